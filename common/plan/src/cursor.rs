@@ -1,0 +1,336 @@
+//! Where one rank stands: a pure state machine over starts, steps, epochs and tokens.
+
+use crate::ORDER_VERSION;
+use crate::PlanError;
+use crate::digest::Digest;
+use crate::job::{JobIdentity, Tail};
+use crate::segment::{SEGMENTS_MAX, Segment, Steps};
+use crate::token::{TOKEN_FORMAT, Token, TokenError};
+
+/// What a rank brings to its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Lanes asked for; `None`: the token's, else the world size.
+    pub lanes: Option<u64>,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// This rank.
+    pub rank: u64,
+    /// Data-parallel ranks.
+    pub world_size: u64,
+}
+
+/// The first step that a rank has not consumed, and what led there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    identity: JobIdentity,
+    start: Start,
+    epoch: u64,
+    generation: u64,
+    segments: Vec<Segment>,
+    /// What this generation began with, for comparing ranks.
+    origin: (u64, Vec<Segment>),
+    /// No step and no `set_epoch` since a token was loaded.
+    just_loaded: bool,
+}
+
+impl Cursor {
+    /// Epoch 0, step 0. `identity.lanes` is set from `start`.
+    ///
+    /// # Errors  `LanesDoNotDivide`, `RankOutOfRange`, `Zero`.
+    pub fn new(mut identity: JobIdentity, start: Start) -> Result<Self, PlanError> {
+        check_rank(&start)?;
+        identity.shuffle.validate()?;
+        identity.lanes = start.lanes.unwrap_or(start.world_size);
+        let segments = vec![Segment::start(
+            identity.lanes,
+            start.batch_size,
+            start.world_size,
+        )?];
+        let origin = (0, segments.clone());
+        Ok(Self {
+            identity,
+            start,
+            epoch: 0,
+            generation: 0,
+            segments,
+            origin,
+            just_loaded: false,
+        })
+    }
+
+    /// Goes on from a token, as a new generation.
+    ///
+    /// A change of lanes or of the global batch opens a segment. A token of an uneven job speaks
+    /// for one rank and fits only that rank at the same world size; see [`Cursor::resume_uneven`].
+    ///
+    /// # Errors  The token is of another job, or does not fit this start; nothing is changed.
+    pub fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Self, TokenError> {
+        check_rank(&start)?;
+        token.check_job(&identity)?;
+        let mut segments = token.segments.clone();
+        let open = segments.last_mut().expect("a token has segments");
+        let wanted = Self::wanted(&start, open)?;
+        if let Some((rank, world_size)) = token.speaks_for {
+            let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
+            if (rank, world_size) != (start.rank, start.world_size) || !same {
+                return Err(TokenError::Uneven(format!(
+                    "with tail=\"uneven\" a token speaks for one rank: this one is of rank {rank} of \
+                     {world_size}, loaded by rank {} of {}; pass the tokens of all {world_size} ranks \
+                     as a list",
+                    start.rank, start.world_size
+                )));
+            }
+        }
+        if wanted.lanes != open.lanes || wanted.global_batch != open.global_batch {
+            if open.steps.most() == 0 {
+                segments.pop();
+            }
+            segments.push(wanted);
+        }
+        Self::at(identity, start, token, segments)
+    }
+
+    /// Goes on from the tokens of all ranks of an uneven job, at any world size.
+    /// - `rank_steps`: steps of each rank in (epoch, segments, world size), from the last
+    ///   segment's beginning; asked for ranks that are already in the next epoch.
+    /// - `replay_missing`: ranks without a token deliver their part of the segment again.
+    ///
+    /// # Errors  As [`Cursor::resume`]; tokens that are missing, doubled, or epochs apart.
+    pub fn resume_uneven(
+        identity: JobIdentity,
+        start: Start,
+        tokens: &[Token],
+        replay_missing: bool,
+        rank_steps: impl Fn(u64, &[Segment], u64) -> Result<Vec<u64>, PlanError>,
+    ) -> Result<Self, TokenError> {
+        check_rank(&start)?;
+        let merged = merge(&identity, tokens, replay_missing, rank_steps)?;
+        let mut segments = merged.segments.clone();
+        let open = segments.last_mut().expect("a token has segments");
+        let wanted = Self::wanted(&start, open)?;
+        if open.steps.most() == 0 {
+            segments.pop();
+        }
+        segments.push(wanted);
+        Self::at(identity, start, &merged, segments)
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Step of the epoch that comes next.
+    pub fn step(&self) -> u64 {
+        self.segments
+            .iter()
+            .map(|segment| segment.steps.most())
+            .sum()
+    }
+
+    /// The generation; it counts up along a lineage.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Segments of the epoch; the last one is open.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// What was started with.
+    pub fn start(&self) -> &Start {
+        &self.start
+    }
+
+    /// The job.
+    pub fn identity(&self) -> &JobIdentity {
+        &self.identity
+    }
+
+    /// Consumes one step; `steps` is this rank's number of steps in the epoch, which ends there.
+    pub fn advance(&mut self, steps: u64) {
+        self.just_loaded = false;
+        let open = self
+            .segments
+            .last_mut()
+            .expect("a cursor has an open segment");
+        open.steps = Steps::All(open.steps.most() + 1);
+        if self.step() >= steps {
+            self.begin(self.epoch.saturating_add(1));
+        }
+    }
+
+    /// Moves on from an epoch that has no step left for this rank.
+    pub fn finish_epoch(&mut self) {
+        self.begin(self.epoch.saturating_add(1));
+    }
+
+    /// Moves to the beginning of `epoch`, except right after loading a token of it.
+    /// Returns whether the position changed; moving back opens a new generation.
+    pub fn set_epoch(&mut self, epoch: u64) -> bool {
+        let stays = self.epoch == epoch && (self.just_loaded || self.step() == 0);
+        self.just_loaded = false;
+        if stays {
+            return false;
+        }
+        if epoch <= self.epoch {
+            self.generation += 1;
+        }
+        self.begin(epoch);
+        self.origin = (epoch, self.segments.clone());
+        true
+    }
+
+    /// The token of this position.
+    pub fn token(&self) -> Token {
+        let uneven = self.identity.tail == Tail::Uneven;
+        Token {
+            format: TOKEN_FORMAT,
+            order: ORDER_VERSION,
+            job: self.identity.digest(),
+            checks: self.identity.field_checks(),
+            lanes: self.identity.lanes,
+            epoch: self.epoch,
+            generation: self.generation,
+            segments: self.segments.clone(),
+            speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
+        }
+    }
+
+    /// Equal on all ranks that were started alike: same job, position, world size, batch and limit.
+    pub fn plan_digest(&self, limit: Option<u64>) -> Digest {
+        let job = self.identity.digest();
+        let (epoch, segments) = &self.origin;
+        let segments = serde_json::to_string(segments).expect("segments are plain data");
+        let text = format!("{epoch} {segments} {} {limit:?}", self.start.world_size);
+        Digest::of_parts([
+            b"shardfeed plan\n".as_slice(),
+            job.as_bytes(),
+            text.as_bytes(),
+        ])
+    }
+
+    fn begin(&mut self, epoch: u64) {
+        let open = self.segments.pop().expect("a cursor has an open segment");
+        self.epoch = epoch;
+        self.segments = vec![Segment {
+            steps: Steps::All(0),
+            ..open
+        }];
+    }
+
+    fn at(
+        mut identity: JobIdentity,
+        start: Start,
+        token: &Token,
+        segments: Vec<Segment>,
+    ) -> Result<Self, TokenError> {
+        if segments.len() > SEGMENTS_MAX {
+            return Err(PlanError::TooManySegments.into());
+        }
+        identity.lanes = token.lanes;
+        let origin = (token.epoch, segments.clone());
+        let (epoch, generation) = (token.epoch, token.generation.saturating_add(1));
+        Ok(Self {
+            identity,
+            start,
+            epoch,
+            generation,
+            segments,
+            origin,
+            just_loaded: true,
+        })
+    }
+
+    fn wanted(start: &Start, open: &Segment) -> Result<Segment, PlanError> {
+        let lanes = start.lanes.unwrap_or(open.lanes);
+        Segment::start(lanes, start.batch_size, start.world_size)
+    }
+}
+
+fn check_rank(start: &Start) -> Result<(), PlanError> {
+    let Start {
+        rank, world_size, ..
+    } = *start;
+    if rank < world_size {
+        Ok(())
+    } else {
+        Err(PlanError::RankOutOfRange { rank, world_size })
+    }
+}
+
+/// One token for the tokens of all ranks of an uneven job.
+fn merge(
+    identity: &JobIdentity,
+    tokens: &[Token],
+    replay_missing: bool,
+    rank_steps: impl Fn(u64, &[Segment], u64) -> Result<Vec<u64>, PlanError>,
+) -> Result<Token, TokenError> {
+    let uneven = |text: String| Err(TokenError::Uneven(text));
+    for token in tokens {
+        token.check_job(identity)?;
+    }
+    let Some(first) = tokens.iter().min_by_key(|token| token.epoch) else {
+        return uneven("the list of tokens is empty".into());
+    };
+    let Some((_, world_size)) = first.speaks_for else {
+        return uneven("a list of tokens is for tail=\"uneven\"; pass one token".into());
+    };
+    let earlier = &first.segments[..first.segments.len() - 1];
+    let mut steps: Vec<Option<u64>> = vec![None; world_size as usize];
+    let mut most: Option<Vec<u64>> = None;
+    for token in tokens {
+        let Some((rank, of)) = token.speaks_for else {
+            return uneven("a token of the list speaks for no rank".into());
+        };
+        let open = token.segments.last().expect("a token has segments");
+        let place = match steps.get_mut(rank as usize) {
+            Some(place) if of == world_size => place,
+            _ => {
+                return uneven(format!(
+                    "tokens of {world_size} and of {of} ranks in one list"
+                ));
+            }
+        };
+        let taken = if token.epoch == first.epoch {
+            if token.segments[..token.segments.len() - 1] != *earlier {
+                return uneven(format!("the token of rank {rank} is of another history"));
+            }
+            open.steps.most()
+        } else if token.epoch == first.epoch.saturating_add(1) && open.steps.most() == 0 {
+            let most = match &mut most {
+                Some(most) => most,
+                None => most.insert(rank_steps(first.epoch, &first.segments, world_size)?),
+            };
+            most[rank as usize]
+        } else {
+            return uneven(format!(
+                "rank {rank} is in epoch {}, another rank in epoch {}; take tokens of one moment",
+                token.epoch, first.epoch
+            ));
+        };
+        if place.replace(taken).is_some() {
+            return uneven(format!("two tokens of rank {rank} in one list"));
+        }
+    }
+    let missing: Vec<usize> = (0..steps.len())
+        .filter(|&rank| steps[rank].is_none())
+        .collect();
+    if !missing.is_empty() && !replay_missing {
+        return uneven(format!(
+            "no token of rank {missing:?} of {world_size}; pass all, or missing=\"replay\" to deliver \
+             again what those ranks had since their last start"
+        ));
+    }
+    let mut merged = first.clone();
+    let open = merged.segments.last_mut().expect("a token has segments");
+    open.steps = Steps::PerRank(steps.into_iter().map(|s| s.unwrap_or(0)).collect()).normalized();
+    merged.generation = tokens
+        .iter()
+        .map(|token| token.generation)
+        .max()
+        .unwrap_or(0);
+    Ok(merged)
+}

@@ -1,0 +1,106 @@
+//! Digests: what a dataset holds, and what fixes an order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256, shown as 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+/// Digest of a dataset's content: record lengths and stored data checksums, shard by shard.
+/// Moving, touching or renaming files without changing their sorted order does not change it.
+pub type ContentDigest = Digest;
+
+/// Digest of a [`crate::JobIdentity`].
+pub type JobDigest = Digest;
+
+/// A text that is not 64 hex digits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is 64 hex digits, not {length} characters of `{start}...`")]
+pub struct DigestParseError {
+    length: usize,
+    start: String,
+}
+
+impl Digest {
+    /// The digest with exactly these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// SHA-256 of all parts, one after the other.
+    pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || DigestParseError {
+            length: text.len(),
+            start: text.chars().take(8).collect(),
+        };
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(error());
+        }
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let pair = &text[2 * index..2 * index + 2];
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| error())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl serde::Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_back_what_it_shows() {
+        let digest = Digest::of_parts([b"ab".as_slice(), b"c"]);
+        let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest.to_string(), text);
+        assert_eq!(text.parse(), Ok(digest));
+        assert!("ba".parse::<Digest>().is_err());
+        assert!("é".repeat(32).parse::<Digest>().is_err());
+    }
+}

@@ -1,0 +1,465 @@
+//! An epoch as the ranks see it: steps, global batches, tails, and the way back.
+//! Source: docs/ORDER.md, sections 5 to 7.
+
+use std::sync::Arc;
+
+use crate::PlanError;
+use crate::job::Tail;
+use crate::lane::{Lane, LaneBlock, part_of};
+use crate::layer::{Fate, LanePosition, Layer, entries_of};
+use crate::line::{Line, Sample, Shuffle};
+use crate::segment::{SEGMENTS_MAX, Segment, Steps};
+
+/// The plan of one epoch: any (step, rank) to its samples and back, without walking the epoch.
+#[derive(Clone, Debug)]
+pub struct EpochPlan {
+    line: Arc<Line>,
+    shuffle: Shuffle,
+    epoch: u64,
+    tail: Tail,
+    limit: Option<u64>,
+    world_size: u64,
+    layers: Vec<Layer>,
+}
+
+/// A place in a global batch that is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Place in the global batch.
+    pub entry: u64,
+    /// What fills it.
+    pub source: SlotSource,
+}
+
+/// Where a slot's sample is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotSource {
+    /// The next one of a lane.
+    Lane(LanePosition),
+    /// Padding: this position of the line, marked not valid.
+    Padding {
+        /// Position on the line.
+        position: u64,
+    },
+}
+
+/// A sample as a rank receives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Which sample.
+    pub sample: Sample,
+    /// `false` for padding.
+    pub valid: bool,
+}
+
+/// Where a sample is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Step of the epoch.
+    pub step: u64,
+    /// Place in the global batch.
+    pub entry: u64,
+    /// The rank that has this entry, with this plan's world size.
+    pub rank: u64,
+}
+
+impl EpochPlan {
+    /// The plan of `epoch` that went through `segments`, the last of which `world_size` ranks share.
+    /// - `line`: of the same epoch and shuffle; `limit`: slots of the epoch that exist at most.
+    ///
+    /// # Errors
+    /// Whatever makes the numbers no plan, see [`PlanError`].
+    pub fn new(
+        line: Arc<Line>,
+        shuffle: Shuffle,
+        epoch: u64,
+        rules: (Tail, Option<u64>),
+        segments: &[Segment],
+        world_size: u64,
+    ) -> Result<Self, PlanError> {
+        shuffle.validate()?;
+        let (tail, limit) = rules;
+        check_segments(segments, tail)?;
+        let last = segments.last().expect("checked: at least one");
+        if world_size == 0 || !last.global_batch.is_multiple_of(world_size) {
+            let global_batch = last.global_batch;
+            return Err(PlanError::WorldDoesNotDivide {
+                world_size,
+                global_batch,
+            });
+        }
+        let mut plan = Self {
+            line,
+            shuffle,
+            epoch,
+            tail,
+            limit,
+            world_size,
+            layers: Vec::new(),
+        };
+        for segment in segments {
+            let mut segment = segment.clone();
+            segment.steps = segment.steps.normalized();
+            let layer = match plan.layers.last() {
+                None => Layer::first(plan.line.samples(), segment),
+                Some(below) => below.next(segment),
+            };
+            plan.layers.push(layer);
+            plan.check_end(plan.layers.len() - 1)?;
+        }
+        Ok(plan)
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Data-parallel ranks of the last segment.
+    pub fn world_size(&self) -> u64 {
+        self.world_size
+    }
+
+    /// Its line.
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+
+    /// Lanes that the line was cut into at the epoch's start.
+    pub fn lanes(&self) -> u64 {
+        self.layers[0].segment.lanes
+    }
+
+    /// One of them.
+    pub fn lane(&self, lane: u64) -> Lane {
+        Lane::new(&self.line, &self.shuffle, self.epoch, self.lanes(), lane)
+    }
+
+    /// Steps of the whole epoch, through all segments.
+    pub fn steps(&self) -> u64 {
+        self.first_step() + self.steps_in(self.layers.len() - 1)
+    }
+
+    /// Steps of the epoch before the last segment.
+    pub fn first_step(&self) -> u64 {
+        let earlier = &self.layers[..self.layers.len() - 1];
+        earlier.iter().map(|layer| layer.segment.steps.most()).sum()
+    }
+
+    /// Steps of the whole epoch for one rank; less than [`EpochPlan::steps`] only with `uneven`.
+    pub fn rank_steps(&self, rank: u64) -> u64 {
+        if self.tail != Tail::Uneven {
+            return self.steps();
+        }
+        let index = self.layers.len() - 1;
+        let per_lane = self.layers[index].segment.per_lane();
+        let entries = entries_of(&self.layers[index].segment, rank, self.world_size);
+        // In a lane the first of a rank's entries has the most steps.
+        let firsts = (entries.start / per_lane..entries.end.div_ceil(per_lane))
+            .map(|lane| (lane * per_lane).max(entries.start));
+        self.first_step()
+            + firsts
+                .map(|entry| self.entry_steps(index, entry))
+                .max()
+                .unwrap_or(0)
+    }
+
+    /// Samples of the epoch that no step delivers.
+    pub fn dropped(&self) -> u64 {
+        let last = self.layers.len() - 1;
+        let delivered: u64 = (0..=last)
+            .map(|index| {
+                let segment = &self.layers[index].segment;
+                let entries = 0..segment.global_batch;
+                let most = |entry| match &segment.steps {
+                    _ if index == last => self.steps_in(index),
+                    Steps::All(steps) => *steps,
+                    Steps::PerRank(steps) => {
+                        steps[(entry * steps.len() as u64 / segment.global_batch) as usize]
+                    }
+                };
+                entries
+                    .map(|entry| self.entry_steps(index, entry).min(most(entry)))
+                    .sum::<u64>()
+            })
+            .sum();
+        self.line.samples() - delivered
+    }
+
+    /// The slots of `rank` at `step` of the epoch, in order; with `uneven` only those that exist.
+    ///
+    /// # Errors  `RankOutOfRange`, `NoSuchStep`; `WorldDoesNotDivide` for a step of an earlier
+    /// segment whose global batch this plan's world size does not divide.
+    pub fn slots(&self, step: u64, rank: u64) -> Result<Vec<Slot>, PlanError> {
+        let world_size = self.world_size;
+        if rank >= world_size {
+            return Err(PlanError::RankOutOfRange { rank, world_size });
+        }
+        let (index, step) = self.segment_of(step, rank)?;
+        let segment = &self.layers[index].segment;
+        if !segment.global_batch.is_multiple_of(world_size) {
+            let global_batch = segment.global_batch;
+            return Err(PlanError::WorldDoesNotDivide {
+                world_size,
+                global_batch,
+            });
+        }
+        let entries = entries_of(segment, rank, world_size);
+        let mut padded = match self.tail {
+            Tail::Pad => self.padded_before(index, step, entries.start),
+            Tail::Drop | Tail::Uneven => 0,
+        };
+        let mut slots = Vec::with_capacity((entries.end - entries.start) as usize);
+        for entry in entries {
+            if step < self.entry_steps(index, entry) {
+                slots.push(Slot {
+                    entry,
+                    source: SlotSource::Lane(self.resolve(index, step, entry)),
+                });
+            } else if self.tail == Tail::Pad {
+                let position = padded % self.line.samples();
+                slots.push(Slot {
+                    entry,
+                    source: SlotSource::Padding { position },
+                });
+                padded += 1;
+            }
+        }
+        Ok(slots)
+    }
+
+    /// The samples of `rank` at `step` of the epoch, in order.
+    ///
+    /// # Errors  As [`EpochPlan::slots`], and `WindowTooLarge`.
+    pub fn batch(&self, step: u64, rank: u64) -> Result<Vec<Planned>, PlanError> {
+        let mut held: Option<(u64, Lane, LaneBlock)> = None;
+        let mut batch = Vec::new();
+        for slot in self.slots(step, rank)? {
+            let at = match slot.source {
+                SlotSource::Lane(at) => at,
+                SlotSource::Padding { position } => {
+                    batch.push(Planned {
+                        sample: self.line.sample(position),
+                        valid: false,
+                    });
+                    continue;
+                }
+            };
+            let fits = |(lane, _, block): &(u64, Lane, LaneBlock)| {
+                *lane == at.lane && block.outputs.contains(&at.output)
+            };
+            if !held.as_ref().is_some_and(fits) {
+                let lane = self.lane(at.lane);
+                let block = lane
+                    .blocks_from(at.output)
+                    .next()
+                    .expect("the slot exists")?;
+                held = Some((at.lane, lane, block));
+            }
+            let (_, lane, block) = held.as_ref().expect("just filled");
+            let input = block.sources[(at.output - block.outputs.start) as usize];
+            batch.push(Planned {
+                sample: lane.input(input),
+                valid: true,
+            });
+        }
+        Ok(batch)
+    }
+
+    /// Where `sample` is delivered, or `None` if it is dropped.
+    ///
+    /// # Errors  `NoSuchSample`, `WindowTooLarge`.
+    pub fn place(&self, sample: Sample) -> Result<Option<Placed>, PlanError> {
+        let Some(position) = self.line.position(sample) else {
+            return Err(PlanError::NoSuchSample {
+                shard: sample.shard,
+                ordinal: sample.ordinal,
+            });
+        };
+        let mut lane = part_of(self.line.samples(), self.lanes(), position);
+        let mut at = self
+            .lane(lane)
+            .output_of(sample)?
+            .expect("the lane holds this position");
+        let mut before = 0;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index > 0 {
+                (lane, at) = layer.up(lane, at);
+            }
+            let per_lane = layer.segment.per_lane();
+            let entry = lane * per_lane + at % per_lane;
+            let fate = if index + 1 == self.layers.len() {
+                Fate::Taken {
+                    step: at / per_lane,
+                }
+            } else {
+                layer.fate(lane, at)
+            };
+            match fate {
+                Fate::Left { place } => at = place,
+                Fate::Taken { step } if step >= self.steps_in(index) => return Ok(None),
+                Fate::Taken { step } if step >= self.entry_steps(index, entry) => return Ok(None),
+                Fate::Taken { step } => {
+                    let rank = entry * self.world_size / layer.segment.global_batch;
+                    return Ok(Some(Placed {
+                        step: before + step,
+                        entry,
+                        rank,
+                    }));
+                }
+            }
+            before += layer.segment.steps.most();
+        }
+        unreachable!("the last segment takes or drops every sample")
+    }
+
+    /// Which segment a step of the epoch is in, and which of its steps it is.
+    fn segment_of(&self, step: u64, rank: u64) -> Result<(usize, u64), PlanError> {
+        let mut left = step;
+        let last = self.layers.len() - 1;
+        for (index, layer) in self.layers[..last].iter().enumerate() {
+            let steps = layer.segment.steps.most();
+            if left < steps {
+                return Ok((index, left));
+            }
+            left -= steps;
+        }
+        let steps = self.rank_steps(rank);
+        if step < steps {
+            return Ok((last, left));
+        }
+        Err(PlanError::NoSuchStep {
+            epoch: self.epoch,
+            step,
+            steps,
+        })
+    }
+
+    /// Steps of a segment, counted from its beginning, if it goes on to the epoch's end.
+    fn steps_in(&self, index: usize) -> u64 {
+        let layer = &self.layers[index];
+        let per_lane = layer.segment.per_lane();
+        match self.tail {
+            Tail::Drop => self.full_steps(index),
+            Tail::Pad | Tail::Uneven => {
+                let limit = self.slots_left(index).div_ceil(layer.segment.global_batch);
+                layer.longest.div_ceil(per_lane).min(limit)
+            }
+        }
+    }
+
+    /// Steps of a segment, from its beginning, at which every slot exists.
+    fn full_steps(&self, index: usize) -> u64 {
+        let layer = &self.layers[index];
+        let limit = self.slots_left(index) / layer.segment.global_batch;
+        (layer.shortest / layer.segment.per_lane()).min(limit)
+    }
+
+    /// Slots that `limit` leaves from the beginning of a segment on.
+    fn slots_left(&self, index: usize) -> u64 {
+        let used = |layer: &Layer| {
+            layer
+                .segment
+                .steps
+                .most()
+                .saturating_mul(layer.segment.global_batch)
+        };
+        let used: u64 = self.layers[..index].iter().map(used).sum();
+        self.limit
+            .map_or(u64::MAX, |limit| limit.saturating_sub(used))
+    }
+
+    /// Steps of a segment, from its beginning, at which the slot of `entry` exists.
+    fn entry_steps(&self, index: usize, entry: u64) -> u64 {
+        let layer = &self.layers[index];
+        let per_lane = layer.segment.per_lane();
+        let length = layer.lengths[(entry / per_lane) as usize];
+        let in_lane = length.saturating_sub(entry % per_lane).div_ceil(per_lane);
+        let limit = self.slots_left(index).saturating_sub(entry);
+        in_lane.min(limit.div_ceil(layer.segment.global_batch))
+    }
+
+    /// Padded slots of a segment before `entry` of `step`.
+    fn padded_before(&self, index: usize, step: u64, entry: u64) -> u64 {
+        if step < self.full_steps(index) {
+            return 0;
+        }
+        let batch = self.layers[index].segment.global_batch;
+        let missing = |e: u64| {
+            let slots = if e < entry { step + 1 } else { step };
+            slots - self.entry_steps(index, e).min(slots)
+        };
+        (0..batch).map(missing).sum()
+    }
+
+    fn resolve(&self, index: usize, step: u64, entry: u64) -> LanePosition {
+        let per_lane = self.layers[index].segment.per_lane();
+        let (mut lane, mut position) = (entry / per_lane, step * per_lane + entry % per_lane);
+        for at in (0..=index).rev() {
+            let below = at.checked_sub(1).map(|below| &self.layers[below]);
+            match self.layers[at].down(below, lane, position) {
+                None => break,
+                Some(place) => (lane, position) = place,
+            }
+        }
+        LanePosition {
+            lane,
+            output: position,
+        }
+    }
+
+    /// Refuses a segment that claims more steps than it has.
+    fn check_end(&self, index: usize) -> Result<(), PlanError> {
+        let segment = &self.layers[index].segment;
+        let (steps, steps_max) = (segment.steps.most(), self.steps_in(index));
+        if steps <= steps_max {
+            return Ok(());
+        }
+        let Segment {
+            lanes,
+            global_batch,
+            ..
+        } = *segment;
+        Err(PlanError::BeyondEnd {
+            lanes,
+            global_batch,
+            steps,
+            steps_max,
+        })
+    }
+}
+
+fn check_segments(segments: &[Segment], tail: Tail) -> Result<(), PlanError> {
+    if segments.is_empty() {
+        return Err(PlanError::Zero { name: "segments" });
+    }
+    if segments.len() > SEGMENTS_MAX {
+        return Err(PlanError::TooManySegments);
+    }
+    for segment in segments {
+        let Segment {
+            lanes,
+            global_batch,
+            ..
+        } = *segment;
+        let ranks = match &segment.steps {
+            Steps::All(_) => 1,
+            Steps::PerRank(_) if tail != Tail::Uneven => return Err(PlanError::UnevenSteps),
+            Steps::PerRank(steps) => steps.len() as u64,
+        };
+        Segment::start(lanes, global_batch, 1)?;
+        if ranks == 0 || !global_batch.is_multiple_of(ranks) {
+            return Err(PlanError::WorldDoesNotDivide {
+                world_size: ranks,
+                global_batch,
+            });
+        }
+    }
+    let earlier = &segments[..segments.len() - 1];
+    if earlier.iter().any(|segment| segment.steps.most() == 0) {
+        return Err(PlanError::Zero {
+            name: "steps of an earlier segment",
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Splits of a group taking turns. Source: docs/ORDER.md, section 4, Interleave.
+
+/// Lengths of the splits of one group, and how much a turn takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    lengths: Vec<u64>,
+    block_length: u64,
+}
+
+/// A place in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Which split of the group.
+    pub(crate) split: usize,
+    /// Which of its samples.
+    pub(crate) offset: u64,
+}
+
+impl Turns {
+    pub(crate) fn new(lengths: Vec<u64>, block_length: u64) -> Self {
+        Self {
+            lengths,
+            block_length,
+        }
+    }
+
+    pub(crate) fn samples(&self) -> u64 {
+        self.lengths.iter().sum()
+    }
+
+    /// What stands at `position`, which is below [`Turns::samples`].
+    pub(crate) fn at(&self, position: u64) -> Turn {
+        let longest = self.lengths.iter().max().copied().unwrap_or(0);
+        // The last round that starts at or before `position`.
+        let (mut round, mut beyond) = (0, longest / self.block_length + 1);
+        while beyond - round > 1 {
+            let middle = round + (beyond - round) / 2;
+            if self.before(middle) <= position {
+                round = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        let mut left = position - self.before(round);
+        for (split, &length) in self.lengths.iter().enumerate() {
+            let taken = self.turn_length(length, round);
+            if left < taken {
+                return Turn {
+                    split,
+                    offset: round * self.block_length + left,
+                };
+            }
+            left -= taken;
+        }
+        unreachable!(
+            "position {position} is beyond the group's {} samples",
+            self.samples()
+        )
+    }
+
+    /// Where `turn` stands in the group.
+    pub(crate) fn position(&self, turn: Turn) -> u64 {
+        let round = turn.offset / self.block_length;
+        let earlier: u64 = self.lengths[..turn.split]
+            .iter()
+            .map(|&length| self.turn_length(length, round))
+            .sum();
+        self.before(round) + earlier + turn.offset % self.block_length
+    }
+
+    /// Everything from `position` on, in turn.
+    pub(crate) fn iter_from(self, position: u64) -> TurnsIter {
+        if position >= self.samples() {
+            return TurnsIter::empty();
+        }
+        let first = self.at(position);
+        let round = first.offset / self.block_length;
+        let live: Vec<usize> = self.live(round).collect();
+        let next = live
+            .iter()
+            .position(|&split| split == first.split)
+            .expect("it has a turn");
+        let taken = first.offset % self.block_length;
+        TurnsIter {
+            turns: self,
+            live,
+            next,
+            round,
+            taken,
+        }
+    }
+
+    /// Samples given in the rounds before `round`.
+    fn before(&self, round: u64) -> u64 {
+        let full = round * self.block_length;
+        self.lengths.iter().map(|&length| length.min(full)).sum()
+    }
+
+    fn turn_length(&self, length: u64, round: u64) -> u64 {
+        length
+            .saturating_sub(round * self.block_length)
+            .min(self.block_length)
+    }
+
+    /// Splits that still give something in `round`.
+    fn live(&self, round: u64) -> impl Iterator<Item = usize> + '_ {
+        let given = round * self.block_length;
+        (0..self.lengths.len()).filter(move |&split| self.lengths[split] > given)
+    }
+}
+
+/// The turns of a group, from some position on.
+#[derive(Clone, Debug)]
+pub(crate) struct TurnsIter {
+    turns: Turns,
+    live: Vec<usize>,
+    next: usize,
+    round: u64,
+    taken: u64,
+}
+
+impl TurnsIter {
+    pub(crate) fn empty() -> Self {
+        Self {
+            turns: Turns::new(vec![], 1),
+            live: vec![],
+            next: 0,
+            round: 0,
+            taken: 0,
+        }
+    }
+}
+
+impl Iterator for TurnsIter {
+    type Item = Turn;
+
+    fn next(&mut self) -> Option<Turn> {
+        loop {
+            if self.next == self.live.len() {
+                self.round += 1;
+                self.next = 0;
+                self.live = self.turns.live(self.round).collect();
+                if self.live.is_empty() {
+                    return None;
+                }
+            }
+            let split = self.live[self.next];
+            let offset = self.round * self.turns.block_length + self.taken;
+            if self.taken < self.turns.block_length && offset < self.turns.lengths[split] {
+                self.taken += 1;
+                return Some(Turn { split, offset });
+            }
+            self.next += 1;
+            self.taken = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(lengths: &[u64], block_length: u64) -> String {
+        let turns = Turns::new(lengths.to_vec(), block_length);
+        let all: Vec<Turn> = turns.clone().iter_from(0).collect();
+        assert_eq!(all.len() as u64, turns.samples());
+        for (position, &turn) in all.iter().enumerate() {
+            let position = position as u64;
+            assert_eq!(turns.at(position), turn);
+            assert_eq!(turns.position(turn), position);
+            assert_eq!(turns.clone().iter_from(position).next(), Some(turn));
+        }
+        all.iter()
+            .map(|turn| format!("{}{}", (b'a' + turn.split as u8) as char, turn.offset))
+            .collect()
+    }
+
+    #[test]
+    fn block_length_1_takes_one_sample_a_turn() {
+        assert_eq!(order(&[3, 1, 2], 1), "a0b0c0a1c1a2");
+    }
+
+    #[test]
+    fn block_length_2_takes_two_samples_a_turn() {
+        assert_eq!(order(&[3, 1, 4], 2), "a0a1b0c0c1a2c2c3");
+    }
+
+    #[test]
+    fn one_split_keeps_its_order() {
+        assert_eq!(order(&[3], 1), "a0a1a2");
+        assert_eq!(order(&[3], 5), "a0a1a2");
+    }
+
+    #[test]
+    fn nothing_is_left_beyond_the_end() {
+        assert_eq!(Turns::new(vec![2, 1], 1).iter_from(3).next(), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! A lane: one of C equal contiguous pieces of the line, with its own shuffle.
+//! Source: docs/ORDER.md, sections 3 and 4.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::PlanError;
+use crate::interleave::{Turn, Turns, TurnsIter};
+use crate::line::{Line, Sample, Shuffle};
+use crate::random::stream_key;
+use crate::window::{PassA, Window};
+
+/// Where the `part`-th of `parts` equal pieces of `items` starts and ends.
+pub(crate) fn cut(items: u64, parts: u64, part: u64) -> Range<u64> {
+    let start = part * (items / parts) + part.min(items % parts);
+    start..start + items / parts + u64::from(part < items % parts)
+}
+
+/// The part that holds `item`, when `items` are cut into `parts`.
+pub(crate) fn part_of(items: u64, parts: u64, item: u64) -> u64 {
+    let (small, longer) = (items / parts, items % parts);
+    let border = longer * (small + 1);
+    if item < border {
+        item / (small + 1)
+    } else {
+        longer + (item - border) / small.max(1)
+    }
+}
+
+/// One lane of an epoch as it is cut from the line.
+///
+/// Its samples have two numberings: *inputs*, interleaved but not shuffled, the order in which
+/// they are read, and *outputs*, the lane's order. One is computed from the other block by block.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    line: Arc<Line>,
+    range: Range<u64>,
+    /// Places in the line of its first split and one past its last.
+    places: Range<usize>,
+    interleave: u64,
+    block_length: u64,
+    window: Window,
+}
+
+/// Consecutive outputs of a lane and where they come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneBlock {
+    /// Outputs of the block.
+    pub outputs: Range<u64>,
+    /// Inputs that must be at hand for them: at most two shuffle windows.
+    pub needs: Range<u64>,
+    /// Input of each output, `[outputs.end - outputs.start]`.
+    pub sources: Vec<u64>,
+}
+
+impl Lane {
+    /// Lane `index` of `lanes` of the line of `epoch`.
+    pub(crate) fn new(
+        line: &Arc<Line>,
+        shuffle: &Shuffle,
+        epoch: u64,
+        lanes: u64,
+        index: u64,
+    ) -> Self {
+        let range = cut(line.samples(), lanes, index);
+        let samples = range.end - range.start;
+        let places = if range.is_empty() {
+            0..0
+        } else {
+            line.place(range.start)..line.place(range.end - 1) + 1
+        };
+        let window = if shuffle.enabled {
+            let numbers = [shuffle.seed, epoch, lanes, index];
+            let key_a = stream_key("window a", &shuffle.content, &numbers);
+            let key_b = stream_key("window b", &shuffle.content, &numbers);
+            Window::shuffled(samples, shuffle.window, key_a, key_b)
+        } else {
+            Window::plain(samples)
+        };
+        let (interleave, block_length) = if shuffle.enabled {
+            (shuffle.interleave, shuffle.block_length)
+        } else {
+            (1, 1)
+        };
+        Self {
+            line: Arc::clone(line),
+            range,
+            places,
+            interleave,
+            block_length,
+            window,
+        }
+    }
+
+    /// Samples of the lane.
+    pub fn samples(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The sample at an input, which is below [`Lane::samples`].
+    pub fn input(&self, input: u64) -> Sample {
+        let group = self.group_at(self.line.place(self.range.start + input));
+        let turn = self.turns(&group).at(input - self.input_of_group(&group));
+        self.sample(&group, turn)
+    }
+
+    /// All samples from an input on, in reading order.
+    pub fn inputs_from(&self, input: u64) -> Inputs<'_> {
+        if input >= self.samples() {
+            return Inputs {
+                lane: self,
+                group: 0..0,
+                turns: TurnsIter::empty(),
+            };
+        }
+        let group = self.group_at(self.line.place(self.range.start + input));
+        let turns = self
+            .turns(&group)
+            .iter_from(input - self.input_of_group(&group));
+        Inputs {
+            lane: self,
+            group,
+            turns,
+        }
+    }
+
+    /// The input at which `sample` is read, or `None` if it is in another lane.
+    pub fn input_of(&self, sample: Sample) -> Option<u64> {
+        let position = self
+            .line
+            .position(sample)
+            .filter(|p| self.range.contains(p))?;
+        let place = self.line.place(position);
+        let group = self.group_at(place);
+        let offset = position - self.line.start(place).max(self.range.start);
+        let turn = Turn {
+            split: place - group.start,
+            offset,
+        };
+        Some(self.input_of_group(&group) + self.turns(&group).position(turn))
+    }
+
+    /// The sample at an output, which is below [`Lane::samples`].
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn output(&self, output: u64) -> Result<Sample, PlanError> {
+        let mut blocks = self.blocks_from(output);
+        let block = blocks.next().expect("the output is in the lane")?;
+        Ok(self.input(block.sources[(output - block.outputs.start) as usize]))
+    }
+
+    /// The output that `sample` becomes, or `None` if it is in another lane.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn output_of(&self, sample: Sample) -> Result<Option<u64>, PlanError> {
+        self.input_of(sample)
+            .map(|input| self.window.output_of(input))
+            .transpose()
+    }
+
+    /// The blocks of outputs from the one that holds `output` on.
+    pub fn blocks_from(&self, output: u64) -> Blocks<'_> {
+        Blocks {
+            lane: self,
+            next: self.window.block_of(output),
+            passes: PassA::default(),
+        }
+    }
+
+    /// Places of the splits of the group that the split at `place` belongs to.
+    fn group_at(&self, place: usize) -> Range<usize> {
+        let size = usize::try_from(self.interleave).unwrap_or(usize::MAX);
+        let start = self.places.start + (place - self.places.start) / size * size;
+        start..start.saturating_add(size).min(self.places.end)
+    }
+
+    fn input_of_group(&self, group: &Range<usize>) -> u64 {
+        self.line.start(group.start).max(self.range.start) - self.range.start
+    }
+
+    fn turns(&self, group: &Range<usize>) -> Turns {
+        let length = |place| {
+            self.line.start(place + 1).min(self.range.end)
+                - self.line.start(place).max(self.range.start)
+        };
+        Turns::new(group.clone().map(length).collect(), self.block_length)
+    }
+
+    fn sample(&self, group: &Range<usize>, turn: Turn) -> Sample {
+        let place = group.start + turn.split;
+        let skipped = self.range.start.saturating_sub(self.line.start(place));
+        self.line.sample_in(place, skipped + turn.offset)
+    }
+}
+
+/// Samples of a lane in reading order.
+#[derive(Clone, Debug)]
+pub struct Inputs<'a> {
+    lane: &'a Lane,
+    group: Range<usize>,
+    turns: TurnsIter,
+}
+
+impl Iterator for Inputs<'_> {
+    type Item = Sample;
+
+    fn next(&mut self) -> Option<Sample> {
+        loop {
+            if let Some(turn) = self.turns.next() {
+                return Some(self.lane.sample(&self.group, turn));
+            }
+            if self.group.is_empty() || self.group.end >= self.lane.places.end {
+                return None;
+            }
+            self.group = self.lane.group_at(self.group.end);
+            self.turns = self.lane.turns(&self.group).iter_from(0);
+        }
+    }
+}
+
+/// Blocks of a lane's outputs, in order.
+#[derive(Clone, Debug)]
+pub struct Blocks<'a> {
+    lane: &'a Lane,
+    next: u64,
+    passes: PassA,
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = Result<LaneBlock, PlanError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let window = &self.lane.window;
+        let (outputs, needs) = (window.outputs(self.next), window.inputs(self.next));
+        if outputs.start >= self.lane.samples() {
+            return None;
+        }
+        let sources = window.sources(self.next, &mut self.passes);
+        self.next += 1;
+        Some(sources.map(|sources| LaneBlock {
+            outputs,
+            needs,
+            sources,
+        }))
+    }
+}

@@ -1,0 +1,133 @@
+//! A dataset: its shards in manifest order, and what it holds.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{ContentDigest, Digest};
+
+/// How a file looked when it was indexed; checked again when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeStamp {
+    /// Stored size in bytes.
+    pub size_bytes: u64,
+    /// Time of the last change in nanoseconds since 1970, as the file system tells it.
+    pub modified_ns: i128,
+}
+
+/// One TFRecord file of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Path relative to the dataset.
+    pub path: String,
+    /// Records, which are samples.
+    pub records: u64,
+    /// Digest of its record lengths and stored data checksums.
+    pub digest: Digest,
+}
+
+/// A dataset's shards, sorted bytewise by path, and the digest of what they hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    shards: Vec<Shard>,
+    digest: ContentDigest,
+}
+
+/// Why a list of shards is no dataset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// One path stands twice in the list.
+    #[error("`{path}` is listed twice; each file of a dataset may be read once an epoch")]
+    ListedTwice {
+        /// The path.
+        path: String,
+    },
+    /// More shards than an ordinal can count.
+    #[error("a dataset has at most {} shards, not {shards}", u32::MAX)]
+    TooManyShards {
+        /// Shards in the list.
+        shards: usize,
+    },
+}
+
+impl Manifest {
+    /// Sorts `shards` and digests their content.
+    pub fn new(mut shards: Vec<Shard>) -> Result<Self, ManifestError> {
+        if u32::try_from(shards.len()).is_err() {
+            return Err(ManifestError::TooManyShards {
+                shards: shards.len(),
+            });
+        }
+        shards.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+        if let Some(pair) = shards.windows(2).find(|pair| pair[0].path == pair[1].path) {
+            return Err(ManifestError::ListedTwice {
+                path: pair[0].path.clone(),
+            });
+        }
+        let counts: Vec<[u8; 8]> = shards
+            .iter()
+            .map(|shard| shard.records.to_le_bytes())
+            .collect();
+        let parts = shards.iter().zip(&counts);
+        let digest = Digest::of_parts(
+            parts.flat_map(|(shard, count)| [count.as_slice(), shard.digest.as_bytes()]),
+        );
+        Ok(Self { shards, digest })
+    }
+
+    /// Shards in manifest order; a shard's place is its ordinal.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Content digest of the dataset.
+    pub fn digest(&self) -> ContentDigest {
+        self.digest
+    }
+
+    /// Records of all shards.
+    pub fn records(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.records).sum()
+    }
+
+    /// Records of each shard, in manifest order.
+    pub fn counts(&self) -> Vec<u64> {
+        self.shards.iter().map(|shard| shard.records).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(path: &str, records: u64) -> Shard {
+        Shard {
+            path: path.into(),
+            records,
+            digest: Digest::of_parts([path.as_bytes()]),
+        }
+    }
+
+    #[test]
+    fn sorts_bytewise_and_refuses_a_file_twice() {
+        let manifest = Manifest::new(vec![shard("b", 1), shard("B", 2), shard("a", 3)]).unwrap();
+        let paths: Vec<_> = manifest
+            .shards()
+            .iter()
+            .map(|shard| shard.path.as_str())
+            .collect();
+        assert_eq!(paths, ["B", "a", "b"]);
+        assert_eq!(manifest.records(), 6);
+        let twice = Manifest::new(vec![shard("a", 1), shard("a", 1)]).unwrap_err();
+        assert_eq!(twice, ManifestError::ListedTwice { path: "a".into() });
+    }
+
+    #[test]
+    fn digest_is_of_the_content_and_not_of_the_names() {
+        let one = Manifest::new(vec![shard("a", 1), shard("b", 2)]).unwrap();
+        let mut moved = one.shards().to_vec();
+        moved[0].path = "elsewhere/0".into();
+        moved[1].path = "elsewhere/1".into();
+        assert_eq!(Manifest::new(moved).unwrap().digest(), one.digest());
+        let other = Manifest::new(vec![shard("a", 2), shard("b", 2)]).unwrap();
+        assert_ne!(other.digest(), one.digest());
+    }
+}

@@ -1,0 +1,195 @@
+//! Stretches of an epoch with the same lanes and global batch. Source: docs/ORDER.md, section 6.
+
+use serde::{Deserialize, Serialize};
+
+use crate::PlanError;
+
+/// Segments of one epoch at most; a token holds them all and stays under 1 KiB.
+pub const SEGMENTS_MAX: usize = 16;
+
+/// Lanes at most: a bound for what a hostile token can make us allocate, a hundred times above use.
+pub const LANES_MAX: u64 = 1 << 20;
+
+/// Samples of one step of all ranks at most, for the same reason.
+pub const GLOBAL_BATCH_MAX: u64 = 1 << 32;
+
+/// A stretch of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64, Steps)", into = "(u64, u64, Steps)")]
+pub struct Segment {
+    /// Lanes, C.
+    pub lanes: u64,
+    /// Samples of one step of all ranks, B.
+    pub global_batch: u64,
+    /// Steps taken in it.
+    pub steps: Steps,
+}
+
+/// How far a segment went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Steps {
+    /// Every rank took as many.
+    All(u64),
+    /// Steps of each rank, of a job with `tail="uneven"`.
+    PerRank(Vec<u64>),
+}
+
+impl From<(u64, u64, Steps)> for Segment {
+    fn from((lanes, global_batch, steps): (u64, u64, Steps)) -> Self {
+        Self {
+            lanes,
+            global_batch,
+            steps,
+        }
+    }
+}
+
+impl From<Segment> for (u64, u64, Steps) {
+    fn from(segment: Segment) -> Self {
+        (segment.lanes, segment.global_batch, segment.steps)
+    }
+}
+
+impl Steps {
+    /// The largest number of steps that a rank took.
+    pub fn most(&self) -> u64 {
+        match self {
+            Self::All(steps) => *steps,
+            Self::PerRank(steps) => steps.iter().max().copied().unwrap_or(0),
+        }
+    }
+
+    /// One number where all ranks took as many.
+    pub fn normalized(self) -> Self {
+        match self {
+            Self::PerRank(steps) if steps.windows(2).all(|pair| pair[0] == pair[1]) => {
+                Self::All(steps.first().copied().unwrap_or(0))
+            }
+            other => other,
+        }
+    }
+}
+
+impl Segment {
+    /// A segment at its beginning.
+    ///
+    /// # Errors  `LanesDoNotDivide`, with values that would; `Zero`; `TooLarge`.
+    pub fn start(lanes: u64, batch_size: u64, world_size: u64) -> Result<Self, PlanError> {
+        let parameters = [
+            ("lanes", lanes),
+            ("batch_size", batch_size),
+            ("world_size", world_size),
+        ];
+        if let Some((name, _)) = parameters.iter().find(|(_, value)| *value == 0) {
+            return Err(PlanError::Zero { name });
+        }
+        let global_batch = batch_size.saturating_mul(world_size);
+        for (name, value, most) in [
+            ("lanes", lanes, LANES_MAX),
+            ("batch_size x world_size", global_batch, GLOBAL_BATCH_MAX),
+        ] {
+            if value > most {
+                return Err(PlanError::TooLarge { name, value, most });
+            }
+        }
+        if !global_batch.is_multiple_of(lanes) {
+            return Err(PlanError::LanesDoNotDivide {
+                lanes,
+                global_batch,
+                batch_size,
+                world_size,
+                batch_sizes: near_batch_sizes(lanes, batch_size, world_size),
+                lane_counts: near_divisors(global_batch, lanes),
+            });
+        }
+        Ok(Self {
+            lanes,
+            global_batch,
+            steps: Steps::All(0),
+        })
+    }
+
+    /// Samples that a step takes of each lane, b.
+    pub fn per_lane(&self) -> u64 {
+        self.global_batch / self.lanes
+    }
+}
+
+/// The nearest batch sizes at or below (else the smallest) and above `batch_size` that `lanes`
+/// divides when multiplied by `world_size`.
+fn near_batch_sizes(lanes: u64, batch_size: u64, world_size: u64) -> (u64, u64) {
+    let step = lanes / gcd(lanes, world_size);
+    let above = (batch_size / step + 1) * step;
+    ((batch_size / step * step).max(step), above.max(2 * step))
+}
+
+/// Up to two divisors of `number` on each side of `near`.
+fn near_divisors(number: u64, near: u64) -> Vec<u64> {
+    const LOOKED_AT_MAX: u64 = 100_000;
+    let divides = |candidate: &u64| number.is_multiple_of(*candidate);
+    let mut below: Vec<u64> = (1..near)
+        .rev()
+        .take(LOOKED_AT_MAX as usize)
+        .filter(divides)
+        .take(2)
+        .collect();
+    below.reverse();
+    let end = number.min(near.saturating_add(LOOKED_AT_MAX));
+    below.extend((near + 1..=end).filter(divides).take(2));
+    if below.is_empty() { vec![1] } else { below }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_that_do_not_divide_name_values_that_do() {
+        let error = Segment::start(4, 10, 3).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "lanes=4 does not divide the global batch of 30 (batch_size 10 x world_size 3); use \
+             batch_size=8 or 12, or one of lanes=2, 3, 5, 6"
+        );
+        let PlanError::LanesDoNotDivide {
+            batch_sizes,
+            lane_counts,
+            ..
+        } = error
+        else {
+            panic!()
+        };
+        for batch_size in [batch_sizes.0, batch_sizes.1] {
+            Segment::start(4, batch_size, 3).unwrap();
+        }
+        for lanes in lane_counts {
+            Segment::start(lanes, 10, 3).unwrap();
+        }
+        assert!(
+            Segment::start(7, 1, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("batch_size=7 or 14")
+        );
+    }
+
+    #[test]
+    fn is_three_numbers_in_json() {
+        let segment = Segment {
+            lanes: 4,
+            global_batch: 32,
+            steps: Steps::All(7),
+        };
+        let json = serde_json::to_string(&segment).unwrap();
+        assert_eq!(json, "[4,32,7]");
+        assert_eq!(serde_json::from_str::<Segment>(&json).unwrap(), segment);
+        let uneven: Segment = serde_json::from_str("[4,32,[3,5]]").unwrap();
+        assert_eq!(uneven.steps, Steps::PerRank(vec![3, 5]));
+        assert_eq!(Steps::PerRank(vec![5, 5]).normalized(), Steps::All(5));
+    }
+}

@@ -1,0 +1,251 @@
+//! Tokens: where a job stands, as JSON that is the same on every rank and under 1 KiB.
+
+use serde::{Deserialize, Serialize};
+
+use crate::PlanError;
+use crate::digest::JobDigest;
+use crate::job::JobIdentity;
+use crate::segment::Segment;
+use crate::{ORDER_VERSION, SEGMENTS_MAX};
+
+/// Version of the token's JSON.
+pub const TOKEN_FORMAT: u64 = 1;
+
+/// Where a job stands: the first step that has not been consumed, and how the epoch got there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// [`TOKEN_FORMAT`]; its name tells a token from other JSON.
+    #[serde(rename = "shardfeed_token")]
+    pub format: u64,
+    /// Version of the order.
+    pub order: u32,
+    /// Digest of the job's identity.
+    pub job: JobDigest,
+    /// [`JobIdentity::field_checks`].
+    pub checks: String,
+    /// Lanes of the job's first segment, which its identity holds.
+    pub lanes: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// The generation that made the token; a start from it is the next one.
+    pub generation: u64,
+    /// Segments of this epoch, the last one with the steps taken so far.
+    pub segments: Vec<Segment>,
+    /// With `tail="uneven"` a token speaks for one rank: (rank, world size).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speaks_for: Option<(u64, u64)>,
+}
+
+/// Why a token was refused. Nothing is changed by a refused token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Not a token, or a part of one.
+    #[error("this is not a whole shardfeed token: {reason}; pass what state_dict() returned")]
+    NotAToken {
+        /// What is missing or wrong.
+        reason: String,
+    },
+    /// Written by a later shardfeed.
+    #[error(
+        "the token has {what} {found}, this shardfeed knows up to {known}; upgrade shardfeed to the \
+         version that wrote it"
+    )]
+    Later {
+        /// `format` or `order version`.
+        what: &'static str,
+        /// Version in the token.
+        found: u64,
+        /// Version of this software.
+        known: u64,
+    },
+    /// The token belongs to a job with another identity.
+    #[error(
+        "the token belongs to another job: {} differ{} from this loader's; create the loader as the \
+         one that made the token, or start anew without a token",
+        .fields.join(", "), if .fields.len() == 1 { "s" } else { "" }
+    )]
+    OtherJob {
+        /// Fields of the identity that differ.
+        fields: Vec<&'static str>,
+    },
+    /// The tokens of an uneven job do not fit together or not to this rank.
+    #[error("{0}")]
+    Uneven(String),
+    /// The token's position and this start's numbers are no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl Token {
+    /// Reads a token's JSON.
+    ///
+    /// # Errors  `NotAToken`, `Later`.
+    pub fn from_json(text: &str) -> Result<Self, TokenError> {
+        let not_a_token = |reason: String| TokenError::NotAToken { reason };
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| not_a_token(error.to_string()))?;
+        let Some(format) = value.get("shardfeed_token") else {
+            return Err(not_a_token("it has no field `shardfeed_token`".into()));
+        };
+        let format = format
+            .as_u64()
+            .ok_or_else(|| not_a_token("`shardfeed_token` is not a version number".into()))?;
+        if format > TOKEN_FORMAT {
+            return Err(TokenError::Later {
+                what: "format",
+                found: format,
+                known: TOKEN_FORMAT,
+            });
+        }
+        let token: Self =
+            serde_json::from_value(value).map_err(|error| not_a_token(error.to_string()))?;
+        token.check_shape()?;
+        Ok(token)
+    }
+
+    /// The token's JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a token is plain data")
+    }
+
+    /// Steps of this epoch that were consumed, by this rank.
+    pub fn step(&self) -> u64 {
+        self.segments
+            .iter()
+            .map(|segment| segment.steps.most())
+            .sum()
+    }
+
+    /// Refuses a token of another job than `identity`, whose lanes do not matter.
+    pub fn check_job(&self, identity: &JobIdentity) -> Result<(), TokenError> {
+        let mut expected = identity.clone();
+        expected.lanes = self.lanes;
+        if expected.digest() == self.job {
+            return Ok(());
+        }
+        let ours = expected.field_checks();
+        let same = |index: usize| {
+            ours.get(4 * index..4 * index + 4) == self.checks.get(4 * index..4 * index + 4)
+        };
+        let fields = expected.fields();
+        let names = fields
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !same(*index))
+            .map(|(_, f)| f.0);
+        let mut names: Vec<_> = names.collect();
+        if names.is_empty() {
+            names.push("job digest");
+        }
+        Err(TokenError::OtherJob { fields: names })
+    }
+
+    fn check_shape(&self) -> Result<(), TokenError> {
+        let reason = if self.order > ORDER_VERSION {
+            let (found, known) = (u64::from(self.order), u64::from(ORDER_VERSION));
+            return Err(TokenError::Later {
+                what: "order version",
+                found,
+                known,
+            });
+        } else if self.format == 0 {
+            "format 0 does not exist"
+        } else if self.segments.is_empty() || self.segments.len() > SEGMENTS_MAX {
+            "it must have 1 to 16 segments"
+        } else if self
+            .segments
+            .iter()
+            .any(|segment| segment.lanes == 0 || segment.global_batch == 0)
+        {
+            "a segment has no lanes or no batch"
+        } else if self
+            .speaks_for
+            .is_some_and(|(rank, world_size)| rank >= world_size)
+        {
+            "its rank is not below its world size"
+        } else {
+            return Ok(());
+        };
+        Err(TokenError::NotAToken {
+            reason: reason.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+    use crate::segment::Steps;
+
+    fn token() -> Token {
+        let segment = Segment {
+            lanes: u32::MAX.into(),
+            global_batch: u32::MAX.into(),
+            steps: Steps::All(1 << 40),
+        };
+        Token {
+            format: TOKEN_FORMAT,
+            order: ORDER_VERSION,
+            job: Digest::from_bytes([9; 32]),
+            checks: "0123".repeat(12),
+            lanes: u32::MAX.into(),
+            epoch: u32::MAX.into(),
+            generation: u32::MAX.into(),
+            segments: vec![segment; SEGMENTS_MAX],
+            speaks_for: None,
+        }
+    }
+
+    #[test]
+    fn the_largest_is_under_a_kibibyte_and_reads_back() {
+        let json = token().to_json();
+        assert!(json.len() < 1024, "{} bytes", json.len());
+        assert_eq!(Token::from_json(&json), Ok(token()));
+    }
+
+    #[test]
+    fn a_token_cut_anywhere_is_refused() {
+        let json = token().to_json();
+        for end in 0..json.len() {
+            let error = Token::from_json(&json[..end]).unwrap_err();
+            assert!(matches!(error, TokenError::NotAToken { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_later_format_says_so() {
+        let json = token()
+            .to_json()
+            .replace("\"shardfeed_token\":1", "\"shardfeed_token\":2");
+        let error = Token::from_json(&json).unwrap_err();
+        assert_eq!(
+            error,
+            TokenError::Later {
+                what: "format",
+                found: 2,
+                known: 1
+            }
+        );
+        let json = token().to_json().replace("\"order\":0", "\"order\":7");
+        assert!(
+            Token::from_json(&json)
+                .unwrap_err()
+                .to_string()
+                .contains("upgrade shardfeed")
+        );
+        assert!(
+            Token::from_json("{\"step\":3}")
+                .unwrap_err()
+                .to_string()
+                .contains("state_dict()")
+        );
+        let json = token().to_json().replace("\"epoch\"", "\"epoc\"");
+        assert!(
+            Token::from_json(&json)
+                .unwrap_err()
+                .to_string()
+                .contains("missing field `epoch`")
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Three stated tests of how well the order shuffles. They are exact repetitions: keys are numbers
+//! 0, 1, 2, ..., so a test that passes once passes always.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardfeed_plan::{Digest, EpochPlan, Line, Sample, Segment, Shuffle, Tail};
+
+fn shuffle(seed: u64, window: u64, interleave: u64) -> Shuffle {
+    let content = Digest::from_bytes([1; 32]);
+    Shuffle {
+        content,
+        seed,
+        enabled: true,
+        window,
+        interleave,
+        block_length: 1,
+    }
+}
+
+fn lane_order(counts: &[u64], shuffle: &Shuffle) -> Vec<Sample> {
+    let line = Arc::new(Line::new(counts, shuffle, 0).unwrap());
+    let segment = Segment::start(1, 1, 1).unwrap();
+    let plan = EpochPlan::new(line, shuffle.clone(), 0, (Tail::Drop, None), &[segment], 1).unwrap();
+    let lane = plan.lane(0);
+    let blocks = lane.blocks_from(0).map(|block| block.unwrap());
+    blocks
+        .flat_map(|block| block.sources)
+        .map(|input| lane.input(input))
+        .collect()
+}
+
+/// Upper tail of the normal distribution.
+fn upper_tail(z: f64) -> f64 {
+    // Abramowitz and Stegun 26.2.17, error below 7.5e-8.
+    let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
+    let poly = t
+        * (0.319_381_530
+            + t * (-0.356_563_782
+                + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+    let tail = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * poly;
+    if z >= 0.0 { tail } else { 1.0 - tail }
+}
+
+/// p of a chi-square statistic, by Wilson and Hilferty's cube root (1931): exact enough for
+/// thousands of degrees of freedom.
+fn chi_square_p(statistic: f64, degrees: f64) -> f64 {
+    let scale = 2.0 / (9.0 * degrees);
+    upper_tail(((statistic / degrees).cbrt() - (1.0 - scale)) / scale.sqrt())
+}
+
+#[test]
+fn all_40320_orders_of_8_samples_are_equally_likely_over_400000_keys() {
+    const KEYS: u64 = 400_000;
+    const ORDERS: usize = 40_320;
+    let mut seen = vec![0u32; ORDERS];
+    for seed in 0..KEYS {
+        // One shard of eight: window >= n, so the order is one uniform permutation.
+        let order: Vec<u64> = lane_order(&[8], &shuffle(seed, 8, 1))
+            .iter()
+            .map(|sample| sample.ordinal)
+            .collect();
+        let mut rank = 0;
+        for (index, item) in order.iter().enumerate() {
+            let smaller = order[index + 1..]
+                .iter()
+                .filter(|other| *other < item)
+                .count();
+            rank = rank * (8 - index) + smaller;
+        }
+        seen[rank] += 1;
+    }
+    let reached = seen.iter().filter(|&&times| times > 0).count();
+    let expected = KEYS as f64 / ORDERS as f64;
+    let statistic: f64 = seen
+        .iter()
+        .map(|&times| (f64::from(times) - expected).powi(2) / expected)
+        .sum();
+    let p = chi_square_p(statistic, (ORDERS - 1) as f64);
+    // 40,320 * exp(-9.92) = 2 orders are missed by chance.
+    assert!(
+        reached >= ORDERS - 12,
+        "only {reached} of {ORDERS} orders were reached"
+    );
+    assert!(
+        p > 1e-6 && p < 1.0 - 1e-6,
+        "chi-square {statistic:.0}, p = {p:e}"
+    );
+}
+
+#[test]
+fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
+    // A sample is moved uniformly inside its block, then uniformly inside the block that lies half
+    // a window over. From input x in [0, w) of an inner block the output is uniform over one of two
+    // windows, each with probability 1/2. So with y = output - block start: density 1/(2w) on
+    // [-w/2, 3w/2), whatever x is; the displacement y - x follows.
+    const WINDOW: u64 = 64;
+    const SAMPLES: u64 = 64 * 4_000;
+    let order = lane_order(&[SAMPLES], &shuffle(11, WINDOW, 1));
+    let mut seen: BTreeMap<i64, u32> = BTreeMap::new();
+    let mut counted = 0u32;
+    for (output, sample) in order.iter().enumerate() {
+        let input = sample.ordinal;
+        if input < WINDOW || input >= SAMPLES - 2 * WINDOW {
+            continue;
+        }
+        *seen.entry(output as i64 - input as i64).or_default() += 1;
+        counted += 1;
+    }
+    let (w, reach) = (WINDOW as i64, WINDOW as i64 + WINDOW as i64 / 2);
+    let (mut statistic, mut degrees, mut total) = (0.0, 0.0, 0.0);
+    for displacement in -reach..reach {
+        // Number of x in [0, w) with x + displacement in [-w/2, 3w/2).
+        let ways = (0..w)
+            .filter(|x| (-w / 2..w + w / 2).contains(&(x + displacement)))
+            .count();
+        let expected = f64::from(counted) * ways as f64 / (2 * w * w) as f64;
+        total += expected;
+        let got = f64::from(seen.remove(&displacement).unwrap_or(0));
+        if expected >= 5.0 {
+            statistic += (got - expected).powi(2) / expected;
+            degrees += 1.0;
+        }
+    }
+    assert!(
+        seen.is_empty(),
+        "displaced by 1.5 windows or more: {seen:?}"
+    );
+    assert!((total - f64::from(counted)).abs() < 1.0);
+    let p = chi_square_p(statistic, degrees - 1.0);
+    assert!(
+        p > 1e-6,
+        "chi-square {statistic:.0} with {degrees} degrees, p = {p:e}"
+    );
+}
+
+#[test]
+fn neighbours_in_a_file_are_no_likelier_adjacent_than_chance() {
+    // 32 shards of 250 samples, 16 read in turn, one window of everything that is in a group:
+    // in a uniform order each of the n - 1 adjacent pairs is one of the 2 * 249 * 32 ordered pairs
+    // of file neighbours among n (n - 1) with the same probability.
+    let (shards, per_shard) = (32usize, 250u64);
+    let samples = shards as f64 * per_shard as f64;
+    let expected = 2.0 * (per_shard - 1) as f64 * shards as f64 / samples;
+    const KEYS: u64 = 300;
+    let mut adjacent = 0u64;
+    for seed in 0..KEYS {
+        let order = lane_order(&vec![per_shard; shards], &shuffle(seed, 10_000, 16));
+        let neighbours = |pair: &&[Sample]| {
+            pair[0].shard == pair[1].shard && pair[0].ordinal.abs_diff(pair[1].ordinal) == 1
+        };
+        adjacent += order.windows(2).filter(neighbours).count() as u64;
+    }
+    let mean = expected * KEYS as f64;
+    // The number of such pairs is close to Poisson.
+    let z = (adjacent as f64 - mean) / mean.sqrt();
+    assert!(
+        upper_tail(z) > 1e-6,
+        "{adjacent} adjacent neighbours, {mean:.0} by chance (z = {z:.1})"
+    );
+}

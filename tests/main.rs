@@ -1,0 +1,4 @@
+//! End-to-end tests and house rules, one binary.
+
+mod order_agreement;
+mod tidy;
