@@ -27,6 +27,8 @@ pub struct EpochPlan {
 pub struct Slot {
     /// Place in the global batch.
     pub entry: u64,
+    /// Lane of the step's segment that it belongs to.
+    pub lane: u64,
     /// What fills it.
     pub source: SlotSource,
 }
@@ -120,6 +122,11 @@ impl EpochPlan {
         self.world_size
     }
 
+    /// What the job says of shuffling.
+    pub fn shuffle(&self) -> &Shuffle {
+        &self.shuffle
+    }
+
     /// Its line.
     pub fn line(&self) -> &Arc<Line> {
         &self.line
@@ -162,6 +169,13 @@ impl EpochPlan {
                 .map(|entry| self.entry_steps(index, entry))
                 .max()
                 .unwrap_or(0)
+    }
+
+    /// Lanes of the last segment that a rank reads, at least one.
+    pub fn rank_lanes(&self, rank: u64) -> u64 {
+        let segment = &self.layers[self.layers.len() - 1].segment;
+        let entries = entries_of(segment, rank, self.world_size);
+        entries.end.div_ceil(segment.per_lane()) - entries.start / segment.per_lane()
     }
 
     /// Samples of the epoch that no step delivers.
@@ -211,16 +225,21 @@ impl EpochPlan {
         };
         let mut slots = Vec::with_capacity((entries.end - entries.start) as usize);
         for entry in entries {
+            let lane = entry / segment.per_lane();
             if step < self.entry_steps(index, entry) {
+                let source = SlotSource::Lane(self.resolve(index, step, entry));
                 slots.push(Slot {
                     entry,
-                    source: SlotSource::Lane(self.resolve(index, step, entry)),
+                    lane,
+                    source,
                 });
             } else if self.tail == Tail::Pad {
                 let position = padded % self.line.samples();
+                let source = SlotSource::Padding { position };
                 slots.push(Slot {
                     entry,
-                    source: SlotSource::Padding { position },
+                    lane,
+                    source,
                 });
                 padded += 1;
             }

@@ -105,10 +105,10 @@ impl Lane {
     }
 
     /// All samples from an input on, in reading order.
-    pub fn inputs_from(&self, input: u64) -> Inputs<'_> {
+    pub fn inputs_from(&self, input: u64) -> Inputs {
         if input >= self.samples() {
             return Inputs {
-                lane: self,
+                lane: self.clone(),
                 group: 0..0,
                 turns: TurnsIter::empty(),
             };
@@ -118,7 +118,7 @@ impl Lane {
             .turns(&group)
             .iter_from(input - self.input_of_group(&group));
         Inputs {
-            lane: self,
+            lane: self.clone(),
             group,
             turns,
         }
@@ -159,9 +159,9 @@ impl Lane {
     }
 
     /// The blocks of outputs from the one that holds `output` on.
-    pub fn blocks_from(&self, output: u64) -> Blocks<'_> {
+    pub fn blocks_from(&self, output: u64) -> Blocks {
         Blocks {
-            lane: self,
+            lane: self.clone(),
             next: self.window.block_of(output),
             passes: PassA::default(),
         }
@@ -195,13 +195,13 @@ impl Lane {
 
 /// Samples of a lane in reading order.
 #[derive(Clone, Debug)]
-pub struct Inputs<'a> {
-    lane: &'a Lane,
+pub struct Inputs {
+    lane: Lane,
     group: Range<usize>,
     turns: TurnsIter,
 }
 
-impl Iterator for Inputs<'_> {
+impl Iterator for Inputs {
     type Item = Sample;
 
     fn next(&mut self) -> Option<Sample> {
@@ -220,13 +220,13 @@ impl Iterator for Inputs<'_> {
 
 /// Blocks of a lane's outputs, in order.
 #[derive(Clone, Debug)]
-pub struct Blocks<'a> {
-    lane: &'a Lane,
+pub struct Blocks {
+    lane: Lane,
     next: u64,
     passes: PassA,
 }
 
-impl Iterator for Blocks<'_> {
+impl Iterator for Blocks {
     type Item = Result<LaneBlock, PlanError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -34,7 +34,7 @@ pub use cursor::{Cursor, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};
 pub use job::{DECODER_NONE, Difference, JobIdentity, MODE_DETERMINISTIC, Tail, differences};
-pub use lane::{Lane, LaneBlock};
+pub use lane::{Blocks, Inputs, Lane, LaneBlock};
 pub use layer::LanePosition;
 pub use line::{Line, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};

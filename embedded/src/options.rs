@@ -1,0 +1,72 @@
+//! What a loader is told.
+
+use shardfeed_agent::CacheChoice;
+use shardfeed_plan::Tail;
+use shardfeed_tfrecord::CompressionChoice;
+use shardfeed_tfrecord::example::FeatureSpec;
+
+/// Everything that makes a loader. Defaults are those of the Python package.
+#[derive(Clone, Debug)]
+pub struct LoaderOptions {
+    /// Files: paths, `file://` URLs, globs.
+    pub files: Vec<String>,
+    /// How the files are compressed.
+    pub compression: CompressionChoice,
+    /// Features to parse; `None`: records as they are.
+    pub features: Option<Vec<FeatureSpec>>,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Whether the order is shuffled.
+    pub shuffle: bool,
+    /// Samples of a lane that are shuffled among each other.
+    pub shuffle_window: u64,
+    /// Splits that are read in turn.
+    pub interleave: u64,
+    /// Consecutive samples taken from a split in its turn.
+    pub block_length: u64,
+    /// Equal pieces of the line; `None`: world size at creation.
+    pub lanes: Option<u64>,
+    /// What happens at the end of an epoch.
+    pub tail: Tail,
+    /// Slots of an epoch that exist at most.
+    pub limit: Option<u64>,
+    /// This rank.
+    pub rank: u64,
+    /// Data-parallel ranks.
+    pub world_size: u64,
+    /// Name of the job.
+    pub job: Option<String>,
+    /// Batches ready or in work at most.
+    pub prefetch: usize,
+    /// Bytes for records in reading and batches ahead; `None`: a quarter of the memory there is.
+    pub memory_budget_bytes: Option<u64>,
+    /// Where indexes are kept.
+    pub cache: CacheChoice,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            compression: CompressionChoice::Auto,
+            features: None,
+            batch_size: 1,
+            seed: 0,
+            shuffle: true,
+            shuffle_window: 10_000,
+            interleave: 16,
+            block_length: 1,
+            lanes: None,
+            tail: Tail::Drop,
+            limit: None,
+            rank: 0,
+            world_size: 1,
+            job: None,
+            prefetch: 4,
+            memory_budget_bytes: None,
+            cache: CacheChoice::Environment,
+        }
+    }
+}

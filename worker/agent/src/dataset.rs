@@ -1,0 +1,108 @@
+//! A dataset that has been found and indexed.
+
+use std::path::{Path, PathBuf};
+
+use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
+use shardfeed_tfrecord::{Compression, CompressionChoice, Mark};
+
+use crate::cache::CacheChoice;
+use crate::discover::discover;
+use crate::error::LoadError;
+use crate::index::{ScanProgress, index_files};
+
+/// A dataset's manifest and what is known of each file, both in manifest order.
+#[derive(Debug)]
+pub struct Dataset {
+    root: PathBuf,
+    manifest: Manifest,
+    files: Vec<DatasetFile>,
+}
+
+/// What indexing found in one file.
+#[derive(Clone, Debug)]
+pub struct DatasetFile {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// How the file looked when it was indexed.
+    pub stamp: ChangeStamp,
+    /// How it is compressed.
+    pub compression: Compression,
+    /// Records.
+    pub records: u64,
+    /// Bytes of data of all records, without framing.
+    pub data_bytes: u64,
+    /// Bytes of data of the largest record.
+    pub record_bytes_max: u64,
+    /// Some record starts, from which others are found.
+    pub marks: Vec<Mark>,
+}
+
+impl Dataset {
+    /// Finds the files that `patterns` name and indexes those that are not in the cache.
+    /// - `progress`: called now and then; returning `false` gives up.
+    ///
+    /// # Errors  Nothing is found; a file is damaged or listed twice; `Interrupted`.
+    pub fn open(
+        patterns: &[String],
+        compression: CompressionChoice,
+        cache: &CacheChoice,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let found = discover(patterns)?;
+        let entries = index_files(&found, compression, cache, progress)?;
+        let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
+        pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
+        let mut shards = Vec::with_capacity(pairs.len());
+        let mut files = Vec::with_capacity(pairs.len());
+        for (path, entry) in pairs {
+            files.push(DatasetFile {
+                path: found.root.join(&path),
+                stamp: entry.stamp,
+                compression: entry.index.compression,
+                records: entry.index.records,
+                data_bytes: entry.index.data_bytes,
+                record_bytes_max: entry.index.record_bytes_max,
+                marks: entry.index.marks,
+            });
+            let digest = Digest::from_bytes(entry.index.digest);
+            shards.push(Shard {
+                path,
+                records: entry.index.records,
+                digest,
+            });
+        }
+        Ok(Self {
+            root: found.root,
+            manifest: Manifest::new(shards)?,
+            files,
+        })
+    }
+
+    /// The folder that its shards' paths are relative to.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Its shards and their digest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its files, in manifest order.
+    pub fn files(&self) -> &[DatasetFile] {
+        &self.files
+    }
+
+    /// Mean bytes of a record, rounded up; 0 without records.
+    pub fn record_bytes_mean(&self) -> u64 {
+        let bytes: u64 = self.files.iter().map(|file| file.data_bytes).sum();
+        bytes.div_ceil(self.manifest.records().max(1))
+    }
+
+    /// Whether any file is compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.files
+            .iter()
+            .any(|file| file.compression != Compression::None)
+    }
+}

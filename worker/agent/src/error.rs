@@ -1,0 +1,129 @@
+//! What can go wrong between a pattern and a batch: what, where, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use shardfeed_pipeline::{MemoryError, RowFault};
+use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, TokenError};
+use shardfeed_tfrecord::ReadError;
+use shardfeed_tfrecord::example::SpecError;
+
+use crate::control::ControlError;
+
+/// Why a loader cannot go on. Its position is unchanged: after mending the cause, trying again
+/// gives the same batch.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No file under this name.
+    #[error("{0}")]
+    NotFound(String),
+    /// A file is damaged.
+    #[error("{read}; {}", .read.hint())]
+    Corrupt {
+        /// What is wrong, and where.
+        read: Box<ReadError>,
+    },
+    /// A record is damaged, or is not what the features say.
+    #[error("{file}: record {ordinal} at offset {offset}: {fault}")]
+    Record {
+        /// The file.
+        file: String,
+        /// Offset of the record's header in the uncompressed file, in bytes.
+        offset: u64,
+        /// Its ordinal.
+        ordinal: u64,
+        /// What is wrong with it.
+        fault: Box<RowFault>,
+    },
+    /// A file is not the one that was indexed.
+    #[error(
+        "{file}: changed after it was indexed ({} bytes, modified at {}; now {}); leave the files \
+         of a dataset alone while it is read, and create the loader again to index it anew",
+        .indexed.size_bytes, seconds(.indexed), now(.found)
+    )]
+    Changed {
+        /// The file.
+        file: String,
+        /// How it was.
+        indexed: ChangeStamp,
+        /// How it is; `None` if it is gone.
+        found: Option<ChangeStamp>,
+    },
+    /// The index cannot be kept.
+    #[error(
+        "{}: cannot {action}: {source}; make the folder writable and free some space, set \
+         SHARDFEED_CACHE_DIR to a folder that is, or to `off` to scan the files at every start",
+        .path.display()
+    )]
+    Cache {
+        /// The file or folder.
+        path: PathBuf,
+        /// What failed.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("{file}: cannot read: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The numbers make no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The files make no dataset.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The features cannot be met.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The token was refused.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The memory budget is too small.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Whoever assigns work refused.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// An option has no meaning.
+    #[error("{0}")]
+    Option(String),
+    /// The ledger cannot be written.
+    #[error("{}: cannot write the ledger: {source}; SHARDFEED_LEDGER must be a writable folder", .path.display())]
+    Ledger {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// A thread of ours ended without a word: our bug.
+    #[error("a reader stopped unexpectedly; please report this with the log above")]
+    ReaderLost,
+}
+
+impl From<ReadError> for LoadError {
+    fn from(read: ReadError) -> Self {
+        Self::Corrupt {
+            read: Box::new(read),
+        }
+    }
+}
+
+fn seconds(stamp: &ChangeStamp) -> String {
+    format!("{:.3} s", stamp.modified_ns as f64 / 1e9)
+}
+
+fn now(found: &Option<ChangeStamp>) -> String {
+    match found {
+        None => "it is gone".into(),
+        Some(stamp) => format!("{} bytes, {}", stamp.size_bytes, seconds(stamp)),
+    }
+}

@@ -1,0 +1,158 @@
+//! Open files of a dataset: few at a time, each checked when it is opened.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::dataset::Dataset;
+use crate::error::LoadError;
+use crate::index::stamp_of;
+
+/// Files held open at most, whatever the limit of the process.
+const OPEN_MAX: usize = 512;
+/// And at least.
+const OPEN_MIN: usize = 8;
+
+/// Opens files as they are needed and closes the ones that were not used for longest. How many
+/// splits are in reading never decides how many descriptors are in use.
+#[derive(Debug)]
+pub(crate) struct Files {
+    dataset: Arc<Dataset>,
+    open: Mutex<Open>,
+    open_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    files: BTreeMap<u32, (Arc<File>, u64)>,
+    clock: u64,
+}
+
+impl Files {
+    pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
+        let limit = getrlimit(Resource::Nofile)
+            .current
+            .unwrap_or(4 * OPEN_MAX as u64);
+        let open_max = usize::try_from(limit / 4)
+            .unwrap_or(OPEN_MAX)
+            .clamp(OPEN_MIN, OPEN_MAX);
+        Self {
+            dataset,
+            open: Mutex::default(),
+            open_max,
+        }
+    }
+
+    pub(crate) fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    /// The path of a shard, for messages.
+    pub(crate) fn name(&self, shard: u32) -> String {
+        self.dataset.files()[shard as usize]
+            .path
+            .display()
+            .to_string()
+    }
+
+    /// Reads at most `buffer` at `offset` of the stored file.
+    pub(crate) fn read_at(
+        &self,
+        shard: u32,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, LoadError> {
+        let file = self.open(shard)?;
+        loop {
+            match file.read_at(buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(LoadError::Io {
+                        file: self.name(shard),
+                        source,
+                    });
+                }
+                Ok(read) => return Ok(read),
+            }
+        }
+    }
+
+    fn open(&self, shard: u32) -> Result<Arc<File>, LoadError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.clock += 1;
+        let clock = open.clock;
+        if let Some((file, used)) = open.files.get_mut(&shard) {
+            *used = clock;
+            return Ok(Arc::clone(file));
+        }
+        drop(open);
+        let file = Arc::new(self.open_checked(shard)?);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.files.len() >= self.open_max {
+            let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
+            let oldest = oldest.map(|(&shard, _)| shard);
+            oldest.map(|shard| open.files.remove(&shard));
+        }
+        open.files.insert(shard, (Arc::clone(&file), clock));
+        Ok(file)
+    }
+
+    /// Opens a shard if it is still the one that was indexed.
+    fn open_checked(&self, shard: u32) -> Result<File, LoadError> {
+        let known = &self.dataset.files()[shard as usize];
+        let changed = |found| LoadError::Changed {
+            file: self.name(shard),
+            indexed: known.stamp.clone(),
+            found,
+        };
+        let failed = |source| LoadError::Io {
+            file: self.name(shard),
+            source,
+        };
+        let file = match File::open(&known.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
+            other => other.map_err(failed)?,
+        };
+        let found = file
+            .metadata()
+            .and_then(|metadata| stamp_of(&metadata))
+            .map_err(failed)?;
+        if found != known.stamp {
+            return Err(changed(Some(found)));
+        }
+        Ok(file)
+    }
+}
+
+/// A shard's stored bytes from some offset on.
+#[derive(Debug)]
+pub(crate) struct ShardBytes {
+    files: Arc<Files>,
+    shard: u32,
+    offset: u64,
+}
+
+impl ShardBytes {
+    pub(crate) fn new(files: Arc<Files>, shard: u32, offset: u64) -> Self {
+        Self {
+            files,
+            shard,
+            offset,
+        }
+    }
+}
+
+impl io::Read for ShardBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self
+            .files
+            .read_at(self.shard, buffer, self.offset)
+            .map_err(io::Error::other)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}

@@ -1,0 +1,246 @@
+//! Indexing a dataset's files: in parallel, once per host, and never twice for an unchanged file.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use shardfeed_plan::ChangeStamp;
+use shardfeed_tfrecord::{CompressionChoice, IndexOptions, ShardIndex, index_file};
+
+use crate::cache::{Cache, CacheChoice, Entries, Entry};
+use crate::discover::Found;
+use crate::error::LoadError;
+
+/// Scanning waits for storage more than for the processor, up to this many files at once.
+const SCANS_MAX: usize = 16;
+
+/// How often progress is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// What indexing is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanStage {
+    /// Another process of this host scans; this one will read what it found.
+    Waiting,
+    /// Scanning.
+    Scanning,
+    /// Done; told once, also when there was nothing to scan.
+    Done,
+}
+
+/// How far indexing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanProgress {
+    /// What is being done.
+    pub stage: ScanStage,
+    /// Files scanned, of those that had to be.
+    pub files: usize,
+    /// Files that have to be scanned.
+    pub files_total: usize,
+    /// Bytes scanned.
+    pub bytes: u64,
+    /// Bytes of the files that have to be scanned.
+    pub bytes_total: u64,
+}
+
+enum Event {
+    Bytes(u64),
+    File(usize, Box<Result<ShardIndex, LoadError>>),
+}
+
+/// Indexes the files of `found`, in its order.
+/// - `progress`: called now and then from this thread; returning `false` gives up.
+///
+/// # Errors  The first damaged file by name; the cache cannot be used; `Interrupted`.
+pub(crate) fn index_files(
+    found: &Found,
+    compression: CompressionChoice,
+    cache: &CacheChoice,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Vec<Entry>, LoadError> {
+    let name = compression.to_string();
+    let cache = Cache::open(cache, &found.root)?;
+    let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
+    let mut stamps = stamps(found)?;
+    let mut state = ScanProgress {
+        stage: ScanStage::Done,
+        files: 0,
+        files_total: 0,
+        bytes: 0,
+        bytes_total: 0,
+    };
+    if !missing(found, &stamps, &known, &name).is_empty() {
+        let _lock = match &cache {
+            None => None,
+            Some(cache) => {
+                let waiting = ScanProgress {
+                    stage: ScanStage::Waiting,
+                    ..state
+                };
+                let lock = cache.lock(|| progress(waiting))?;
+                known = cache.load()?;
+                Some(lock)
+            }
+        };
+        stamps = self::stamps(found)?;
+        let scan = missing(found, &stamps, &known, &name);
+        state.files_total = scan.len();
+        state.bytes_total = scan.iter().map(|&file| stamps[file].size_bytes).sum();
+        let scanned = scan_all(found, &scan, compression, &mut state, progress)?;
+        for (file, index) in scanned {
+            let path = found.paths[file].clone();
+            let after = stamp(&found.root.join(&path))?;
+            if after != stamps[file] {
+                let (indexed, found) = (stamps[file].clone(), Some(after));
+                return Err(LoadError::Changed {
+                    file: path,
+                    indexed,
+                    found,
+                });
+            }
+            known.insert(
+                path,
+                Entry {
+                    stamp: after,
+                    compression: name.clone(),
+                    index,
+                },
+            );
+        }
+        if let Some(cache) = &cache
+            && state.files_total > 0
+        {
+            cache.save(&known)?;
+        }
+    }
+    progress(ScanProgress {
+        stage: ScanStage::Done,
+        ..state
+    });
+    let entry = |path| known.remove(path).expect("every file was known or scanned");
+    Ok(found.paths.iter().map(entry).collect())
+}
+
+/// The change stamp of a file as it is now.
+pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
+    let file = || path.display().to_string();
+    let metadata = fs::metadata(path).map_err(|source| LoadError::Io {
+        file: file(),
+        source,
+    })?;
+    stamp_of(&metadata).map_err(|source| LoadError::Io {
+        file: file(),
+        source,
+    })
+}
+
+pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
+    let modified_ns = match metadata.modified()?.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    Ok(ChangeStamp {
+        size_bytes: metadata.len(),
+        modified_ns,
+    })
+}
+
+fn stamps(found: &Found) -> Result<Vec<ChangeStamp>, LoadError> {
+    found
+        .paths
+        .iter()
+        .map(|path| stamp(&found.root.join(path)))
+        .collect()
+}
+
+/// Files without a good entry.
+fn missing(found: &Found, stamps: &[ChangeStamp], known: &Entries, name: &str) -> Vec<usize> {
+    let good = |&file: &usize| {
+        known
+            .get(&found.paths[file])
+            .is_some_and(|entry| entry.stamp == stamps[file] && entry.compression == name)
+    };
+    (0..found.paths.len()).filter(|file| !good(file)).collect()
+}
+
+fn scan_all(
+    found: &Found,
+    files: &[usize],
+    compression: CompressionChoice,
+    state: &mut ScanProgress,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Vec<(usize, ShardIndex)>, LoadError> {
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (sender, receiver) = bounded(4 * SCANS_MAX);
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let mut results = Vec::with_capacity(files.len());
+    let mut errors = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..(2 * cores).min(SCANS_MAX).min(files.len()) {
+            let sender = sender.clone();
+            let (next, stop) = (&next, &stop);
+            scope.spawn(move || scan_some(found, files, compression, (next, stop), &sender));
+        }
+        drop(sender);
+        loop {
+            state.stage = ScanStage::Scanning;
+            match receiver.recv_timeout(PROGRESS_EVERY) {
+                Ok(Event::Bytes(bytes)) => state.bytes += bytes,
+                Ok(Event::File(file, result)) => {
+                    state.files += 1;
+                    match *result {
+                        Ok(index) => results.push((file, index)),
+                        Err(error) => {
+                            stop.store(true, Ordering::Relaxed);
+                            errors.push((file, error));
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if !progress(*state) && !stop.swap(true, Ordering::Relaxed) {
+                errors.push((usize::MAX, LoadError::Interrupted));
+            }
+        }
+    });
+    match errors
+        .into_iter()
+        .min_by_key(|(file, _)| found.paths.get(*file).cloned())
+    {
+        Some((_, error)) => Err(error),
+        None => Ok(results),
+    }
+}
+
+fn scan_some(
+    found: &Found,
+    files: &[usize],
+    compression: CompressionChoice,
+    (next, stop): (&AtomicUsize, &AtomicBool),
+    events: &Sender<Event>,
+) {
+    let options = IndexOptions {
+        compression,
+        ..IndexOptions::default()
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let Some(&file) = files.get(next.fetch_add(1, Ordering::Relaxed)) else {
+            return;
+        };
+        let path = found.root.join(&found.paths[file]);
+        let mut told = 0;
+        let result = index_file(&path, &options, &mut |bytes| {
+            let more = bytes.saturating_sub(told);
+            told = bytes;
+            // The receiver outlives the scope; if it is gone nobody wants to know.
+            let _ = events.send(Event::Bytes(more));
+        });
+        let result = Box::new(result.map_err(LoadError::from));
+        if events.send(Event::File(file, result)).is_err() {
+            return;
+        }
+    }
+}

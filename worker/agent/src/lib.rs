@@ -1,0 +1,41 @@
+//! The worker's shell: it finds and indexes a dataset's files, reads ahead of the plan, and keeps
+//! finished batches ready.
+//!
+//! It must never decide an order or an assignment: the order is `shardfeed-plan`'s, and who reads
+//! what it asks through the [`Control`] port, behind which stands a coordinator or, in one process,
+//! `shardfeed-embedded`.
+//!
+//! Start at [`Dataset`] and [`Prefetch`].
+#![forbid(unsafe_code)]
+
+mod error;
+
+mod control;
+
+mod discover;
+
+mod cache;
+mod index;
+
+mod dataset;
+mod files;
+
+mod io_pool;
+
+mod place;
+mod stream;
+
+mod reader;
+
+mod prefetch;
+
+mod budget;
+
+pub use budget::default_budget_bytes;
+pub use cache::CacheChoice;
+pub use control::{Control, ControlError, JobSpec, Lease, LeaseRequest};
+pub use dataset::{Dataset, DatasetFile};
+pub use discover::{Found, discover};
+pub use error::LoadError;
+pub use index::{ScanProgress, ScanStage};
+pub use prefetch::{Delivered, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats};

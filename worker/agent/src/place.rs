@@ -1,0 +1,189 @@
+//! Reading in plan order: places of records instead of records, when two windows do not fit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardfeed_pipeline::{ChunkPool, RawRecord};
+use shardfeed_plan::Sample;
+use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES, ReadError, ReadErrorKind, decode_header};
+
+use crate::error::LoadError;
+use crate::files::Files;
+use crate::stream::mark_before;
+
+/// Bytes read at once where many headers are near each other.
+const NEAR_BYTES: usize = 64 << 10;
+
+/// Records from this size on are far enough apart that only headers are read.
+const FAR_RECORD_BYTES: u64 = 16 << 10;
+
+/// Where a record of a plain file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) sample: Sample,
+    /// Offset of its header in bytes.
+    pub(crate) offset: u64,
+    /// Bytes of data.
+    pub(crate) len: u64,
+}
+
+impl Place {
+    /// Reads the record.
+    pub(crate) fn read(&self, files: &Files, chunks: &ChunkPool) -> Result<RawRecord, LoadError> {
+        let len = usize::try_from(self.len).expect("the header was within the file");
+        let mut bytes = chunks.take();
+        bytes.resize(len + FOOTER_BYTES, 0);
+        let from = self.offset + HEADER_BYTES as u64;
+        let read = read_full(files, self.sample.shard, &mut bytes, from)?;
+        if read < bytes.len() {
+            let kind = ReadErrorKind::TruncatedData {
+                length: self.len,
+                available: read as u64,
+            };
+            return Err(error_at(files, self.sample, self.offset, kind));
+        }
+        let Self { sample, offset, .. } = *self;
+        Ok(RawRecord {
+            sample,
+            offset,
+            chunk: chunks.share(bytes),
+            start: 0,
+            len,
+        })
+    }
+}
+
+/// Finds places shard by shard, walking headers onwards from where it stood or from a mark.
+#[derive(Debug)]
+pub(crate) struct Places {
+    files: Arc<Files>,
+    walks: BTreeMap<u32, Walk>,
+}
+
+#[derive(Debug)]
+struct Walk {
+    ordinal: u64,
+    offset: u64,
+    /// Bytes at `near_from` of the file.
+    near: Vec<u8>,
+    near_from: u64,
+}
+
+impl Places {
+    pub(crate) fn new(files: Arc<Files>) -> Self {
+        Self {
+            files,
+            walks: BTreeMap::new(),
+        }
+    }
+
+    /// The place of `sample`; cheap if it is the next one of its shard.
+    pub(crate) fn find(&mut self, sample: Sample) -> Result<Place, LoadError> {
+        let file = &self.files.dataset().files()[sample.shard as usize];
+        let ahead = self
+            .walks
+            .remove(&sample.shard)
+            .filter(|walk| walk.ordinal <= sample.ordinal);
+        let mut walk = ahead.unwrap_or_else(|| {
+            let mark = mark_before(file, sample.ordinal);
+            Walk {
+                ordinal: mark.ordinal,
+                offset: mark.offset,
+                near: vec![],
+                near_from: 0,
+            }
+        });
+        let far = file.data_bytes / file.records.max(1) >= FAR_RECORD_BYTES;
+        let window = if far { HEADER_BYTES } else { NEAR_BYTES };
+        loop {
+            let len = self.length_at(&mut walk, sample.shard, window)?;
+            let place = Place {
+                sample,
+                offset: walk.offset,
+                len,
+            };
+            let found = walk.ordinal == sample.ordinal;
+            walk.ordinal += 1;
+            walk.offset += len + (HEADER_BYTES + FOOTER_BYTES) as u64;
+            if found {
+                if walk.ordinal < file.records {
+                    self.walks.insert(sample.shard, walk);
+                }
+                return Ok(place);
+            }
+        }
+    }
+
+    /// The length that the header at the walk's offset says.
+    fn length_at(&self, walk: &mut Walk, shard: u32, window: usize) -> Result<u64, LoadError> {
+        let near = |walk: &Walk| {
+            let from = usize::try_from(walk.offset.checked_sub(walk.near_from)?).ok()?;
+            walk.near
+                .get(from..)?
+                .first_chunk::<HEADER_BYTES>()
+                .copied()
+        };
+        let sample = Sample {
+            shard,
+            ordinal: walk.ordinal,
+        };
+        let header = match near(walk) {
+            Some(header) => header,
+            None => {
+                walk.near.resize(window, 0);
+                let read = read_full(&self.files, shard, &mut walk.near, walk.offset)?;
+                walk.near.truncate(read);
+                walk.near_from = walk.offset;
+                near(walk).ok_or_else(|| {
+                    let missing = HEADER_BYTES.saturating_sub(read) as u64;
+                    let kind = ReadErrorKind::TruncatedHeader { missing };
+                    error_at(&self.files, sample, walk.offset, kind)
+                })?
+            }
+        };
+        let length = decode_header(&header).map_err(|crc| {
+            let (stored, computed) = (crc.stored, crc.computed);
+            let kind = ReadErrorKind::LengthCrc { stored, computed };
+            error_at(&self.files, sample, walk.offset, kind)
+        })?;
+        let size = self.files.dataset().files()[shard as usize]
+            .stamp
+            .size_bytes;
+        let behind = walk.offset + (HEADER_BYTES + FOOTER_BYTES) as u64;
+        if length > size.saturating_sub(behind) {
+            let available = size.saturating_sub(walk.offset + HEADER_BYTES as u64);
+            let kind = ReadErrorKind::TruncatedData { length, available };
+            return Err(error_at(&self.files, sample, walk.offset, kind));
+        }
+        Ok(length)
+    }
+}
+
+fn error_at(files: &Files, sample: Sample, offset: u64, kind: ReadErrorKind) -> LoadError {
+    let file = files.name(sample.shard);
+    ReadError {
+        file,
+        offset,
+        ordinal: sample.ordinal,
+        kind,
+    }
+    .into()
+}
+
+/// Fills `buffer` as far as the file goes.
+fn read_full(
+    files: &Files,
+    shard: u32,
+    buffer: &mut [u8],
+    offset: u64,
+) -> Result<usize, LoadError> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let read = files.read_at(shard, &mut buffer[filled..], offset + filled as u64)?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+    }
+    Ok(filled)
+}

@@ -1,0 +1,154 @@
+//! The rows of one rank's steps, gathered in plan order from what is read ahead.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardfeed_pipeline::{LaneFeed, RawRecord, Reading};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, PlanError, Sample, SlotSource};
+
+use crate::error::LoadError;
+use crate::place::{Place, Places};
+use crate::stream::{StreamTools, Streams};
+
+/// Samples that are looked at beforehand to open the files that come next.
+const LOOK_AHEAD: usize = 2048;
+
+/// A row whose record is in hand, or known by its place.
+#[derive(Debug)]
+pub(crate) struct PendingRow {
+    pub(crate) item: Item,
+    pub(crate) valid: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Item {
+    Record(RawRecord),
+    Place(Place),
+}
+
+impl PendingRow {
+    /// Which sample it is.
+    pub(crate) fn sample(&self) -> Sample {
+        match &self.item {
+            Item::Record(record) => record.sample,
+            Item::Place(place) => place.sample,
+        }
+    }
+}
+
+/// Reads what one rank needs of one epoch, step by step.
+#[derive(Debug)]
+pub(crate) struct RankReader {
+    plan: Arc<EpochPlan>,
+    rank: u64,
+    reading: Reading,
+    tools: StreamTools,
+    /// By lane of the step's segment and lane of the line: after a new cut two lanes of a rank may
+    /// read different parts of one.
+    feeds: BTreeMap<(u64, u64), Feed>,
+    /// Padding repeats the line from its start.
+    padding: Streams,
+}
+
+#[derive(Debug)]
+struct Feed {
+    lane: LaneFeed<Item, LoadError>,
+    source: Source,
+    used_at: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    Streams { streams: Streams, ahead: Inputs },
+    Places(Places),
+}
+
+impl RankReader {
+    pub(crate) fn new(
+        plan: Arc<EpochPlan>,
+        rank: u64,
+        reading: Reading,
+        mut tools: StreamTools,
+    ) -> Self {
+        if let Reading::Hold { chunk_bytes } = reading {
+            tools.chunk_bytes = chunk_bytes;
+        }
+        let padding = Streams::new(tools.clone());
+        Self {
+            plan,
+            rank,
+            reading,
+            tools,
+            feeds: BTreeMap::new(),
+            padding,
+        }
+    }
+
+    /// The rows of a step, in order; steps are asked for in ascending order.
+    pub(crate) fn rows(&mut self, step: u64) -> Result<Vec<PendingRow>, LoadError> {
+        let mut rows = Vec::new();
+        for slot in self.plan.slots(step, self.rank)? {
+            let (item, valid) = match slot.source {
+                SlotSource::Lane(at) => {
+                    let key = (slot.lane, at.lane);
+                    if !self.feeds.contains_key(&key) {
+                        let feed = self.feed(at.lane, at.output)?;
+                        self.feeds.insert(key, feed);
+                    }
+                    let feed = self.feeds.get_mut(&key).expect("just made");
+                    feed.used_at = step;
+                    let source = &mut feed.source;
+                    (
+                        feed.lane
+                            .take(at.output, &mut |sample| source.load(sample))?,
+                        true,
+                    )
+                }
+                SlotSource::Padding { position } => {
+                    let sample = self.plan.line().sample(position);
+                    (Item::Record(self.padding.fetch(sample)?), false)
+                }
+            };
+            rows.push(PendingRow { item, valid });
+        }
+        // Positions only grow, so a lane that gave nothing will not come again.
+        self.feeds.retain(|_, feed| feed.used_at == step);
+        Ok(rows)
+    }
+
+    fn feed(&self, lane: u64, output: u64) -> Result<Feed, PlanError> {
+        let lane: Lane = self.plan.lane(lane);
+        let source = match self.reading {
+            Reading::Locate => Source::Places(Places::new(Arc::clone(&self.tools.files))),
+            Reading::Hold { .. } => {
+                let start = lane.blocks_from(output).next().transpose()?;
+                let mut ahead = lane.inputs_from(start.map_or(0, |block| block.needs.start));
+                let mut streams = Streams::new(self.tools.clone());
+                ahead
+                    .by_ref()
+                    .take(LOOK_AHEAD)
+                    .for_each(|sample| streams.prime(sample));
+                Source::Streams { streams, ahead }
+            }
+        };
+        Ok(Feed {
+            lane: LaneFeed::new(&lane, output)?,
+            source,
+            used_at: 0,
+        })
+    }
+}
+
+impl Source {
+    fn load(&mut self, sample: Sample) -> Result<Item, LoadError> {
+        match self {
+            Self::Places(places) => places.find(sample).map(Item::Place),
+            Self::Streams { streams, ahead } => {
+                if let Some(later) = ahead.next() {
+                    streams.prime(later);
+                }
+                streams.fetch(sample).map(Item::Record)
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A batch of records, written once, in place, into a slot.
+
+use std::io;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use shardfeed_handoff::{BufferRange, Layout, SharedSlot, SlotPool};
+use shardfeed_plan::Sample;
+use shardfeed_tfrecord as frame;
+use shardfeed_tfrecord::example::ParseError;
+
+use crate::column::{ColumnData, ColumnKind, Schema, item_bytes, items};
+use crate::record::Row;
+use crate::rows::{Cells, Part, Sizes};
+
+/// Rows are worked on in parts of about this many bytes; smaller parts cost more to hand around
+/// than to do.
+const PART_BYTES: usize = 128 << 10;
+
+/// A finished batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Rows, padding included.
+    pub rows: usize,
+    /// Columns, in the schema's order.
+    pub columns: Vec<ColumnData>,
+    /// Whether each row is no padding: one byte, 0 or 1, `[rows]`.
+    pub valid: BufferRange,
+    /// Shard ordinals, i64, `[rows]`.
+    pub shards: BufferRange,
+    /// Ordinals in the shard, i64, `[rows]`.
+    pub ordinals: BufferRange,
+    /// The slot that holds all of it.
+    pub slot: SharedSlot,
+}
+
+/// A row that could not be used.
+#[derive(Debug)]
+pub struct RowError {
+    /// Which sample.
+    pub sample: Sample,
+    /// Offset of its header in the uncompressed shard, in bytes.
+    pub offset: u64,
+    /// What is wrong with it.
+    pub fault: RowFault,
+}
+
+/// What is wrong with a row.
+#[derive(Debug, thiserror::Error)]
+pub enum RowFault {
+    /// The data is not what was written.
+    #[error(transparent)]
+    Data(#[from] frame::DataCrcMismatch),
+    /// The data is not what the features say.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// There is no memory for the batch.
+    #[error("no memory for a batch of {bytes} bytes: {source}")]
+    Memory {
+        /// Bytes of the slot.
+        bytes: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Makes batches of records.
+#[derive(Clone, Debug)]
+pub struct Assembler {
+    schema: Arc<Schema>,
+    slots: SlotPool,
+}
+
+impl Assembler {
+    /// An assembler that writes into slots of `slots`.
+    pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
+        Self { schema, slots }
+    }
+
+    /// Checks, parses and writes `rows` on the threads of the current rayon pool.
+    ///
+    /// # Errors  The first row, in batch order, that is damaged or is not what the features say.
+    pub fn assemble(&self, rows: &[Row]) -> Result<Batch, RowError> {
+        let parts: Vec<Cells<'_>> = rows
+            .par_chunks(rows_per_part(rows))
+            .map(|part| Cells::locate(&self.schema, part))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .collect::<Result<_, _>>()?;
+        let (layout, batch) = self.lay_out(rows.len(), &parts);
+        let memory = |source| {
+            let first = &rows[0].record;
+            let fault = RowFault::Memory {
+                bytes: layout.bytes(),
+                source,
+            };
+            RowError {
+                sample: first.sample,
+                offset: first.offset,
+                fault,
+            }
+        };
+        let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
+        let mut buffers = layout.split(slot.bytes_mut()).into_iter();
+        let writers = Part::split_all(&self.schema, &parts, &mut buffers);
+        parts
+            .par_iter()
+            .zip(writers)
+            .for_each(|(cells, part)| part.write(cells));
+        let Places {
+            columns,
+            valid,
+            shards,
+            ordinals,
+        } = batch;
+        Ok(Batch {
+            rows: rows.len(),
+            columns,
+            valid,
+            shards,
+            ordinals,
+            slot: slot.share(),
+        })
+    }
+
+    /// Places of all buffers; [`Part::split_all`] takes them in the same order.
+    fn lay_out(&self, rows: usize, parts: &[Cells<'_>]) -> (Layout, Places) {
+        let mut layout = Layout::default();
+        let mut columns = Vec::with_capacity(self.schema.columns().len());
+        for (index, (name, kind)) in self.schema.columns().iter().enumerate() {
+            let sizes: Sizes = parts.iter().map(|part| part.sizes[index]).sum();
+            let values = layout.push(match kind {
+                ColumnKind::Dense { dtype, shape } => rows * items(shape) * item_bytes(*dtype),
+                ColumnKind::Ragged { dtype } => sizes.items * item_bytes(*dtype),
+                ColumnKind::Bytes { .. } | ColumnKind::RaggedBytes => sizes.bytes,
+            });
+            let offsets = match kind {
+                ColumnKind::Dense { .. } | ColumnKind::Ragged { .. } => None,
+                ColumnKind::Bytes { shape } => Some(layout.push(8 * (rows * items(shape) + 1))),
+                ColumnKind::RaggedBytes => Some(layout.push(8 * (sizes.items + 1))),
+            };
+            let row_splits = match kind {
+                ColumnKind::Dense { .. } | ColumnKind::Bytes { .. } => None,
+                ColumnKind::Ragged { .. } | ColumnKind::RaggedBytes => {
+                    Some(layout.push(8 * (rows + 1)))
+                }
+            };
+            let (name, kind) = (Arc::clone(name), kind.clone());
+            columns.push(ColumnData {
+                name,
+                kind,
+                values,
+                offsets,
+                row_splits,
+            });
+        }
+        let valid = layout.push(rows);
+        let shards = layout.push(8 * rows);
+        let ordinals = layout.push(8 * rows);
+        (
+            layout,
+            Places {
+                columns,
+                valid,
+                shards,
+                ordinals,
+            },
+        )
+    }
+}
+
+struct Places {
+    columns: Vec<ColumnData>,
+    valid: BufferRange,
+    shards: BufferRange,
+    ordinals: BufferRange,
+}
+
+fn rows_per_part(rows: &[Row]) -> usize {
+    let bytes: usize = rows.iter().map(|row| row.record.len).sum();
+    let parts = (bytes / PART_BYTES).clamp(1, 4 * rayon::current_num_threads());
+    rows.len().div_ceil(parts).max(1)
+}

@@ -1,0 +1,27 @@
+//! From records to batches: shuffle windows, checks, parsing, and batches written in place.
+//!
+//! Works over bytes that others have read. This crate must never know files, sockets, clocks or
+//! coordinators, and never decides an order: it follows `shardfeed-plan`.
+//!
+//! Start at [`Assembler`], which makes a batch of records, and [`LaneFeed`], which hands a lane's
+//! records out in the lane's order.
+#![forbid(unsafe_code)]
+
+mod chunk;
+mod record;
+
+mod feed;
+
+mod column;
+
+mod assemble;
+mod rows;
+
+mod memory;
+
+pub use assemble::{Assembler, Batch, RowError, RowFault};
+pub use chunk::{ChunkBuffer, ChunkPool};
+pub use column::{ColumnData, ColumnKind, Schema};
+pub use feed::LaneFeed;
+pub use memory::{MemoryError, Need, Reading, reading};
+pub use record::{RawRecord, Row};

@@ -1,0 +1,213 @@
+//! How a worker reads within its memory budget. Source: docs/ARCHITECTURE.md, Memory.
+
+/// Bytes of one read at most; larger ones gain nothing.
+const CHUNK_BYTES_MAX: u64 = 1 << 20;
+/// And at least; smaller ones cost more in calls than in bytes.
+const CHUNK_BYTES_MIN: u64 = 64 << 10;
+/// Chunks that a split in reading holds: the current one, the next one, and the one that its oldest
+/// records are still in.
+const CHUNKS_PER_SPLIT: u64 = 3;
+
+/// What a plan asks of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Lanes that the rank reads.
+    pub lanes: u64,
+    /// Samples of the longest of them.
+    pub lane_samples: u64,
+    /// Samples of a shuffle window; 1 without shuffle.
+    pub window: u64,
+    /// Splits in reading at once in a lane.
+    pub interleave: u64,
+    /// Mean bytes of a record.
+    pub record_bytes: u64,
+    /// Whether any shard is compressed.
+    pub compressed: bool,
+    /// Bytes of the batches that are prefetched.
+    pub batch_bytes: u64,
+    /// Bytes that may be used.
+    pub budget_bytes: u64,
+}
+
+/// How the lanes are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Files are read front to back and two windows of records are held.
+    Hold {
+        /// Bytes of one read.
+        chunk_bytes: usize,
+    },
+    /// Two windows of *places* are held; records are read one by one when their turn comes.
+    Locate,
+}
+
+/// The budget cannot hold what the plan asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Compressed shards can only be read front to back.
+    #[error(
+        "two shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
+         {have_bytes} left for them, and compressed shards cannot be read out of order; use \
+         shuffle_window={window_fits} or less, or memory_budget of at least {budget_fits}"
+    )]
+    CompressedWindow {
+        /// Lanes that the rank reads.
+        lanes: u64,
+        /// Bytes of two windows in each.
+        need_bytes: u64,
+        /// Bytes that are there for them.
+        have_bytes: u64,
+        /// The largest window that fits.
+        window_fits: u64,
+        /// The smallest budget that fits this window.
+        budget_fits: u64,
+    },
+    /// Not even single batches fit.
+    #[error(
+        "memory_budget of {budget_bytes} bytes is too small: prefetched batches need {batch_bytes} \
+         and reading {reading_bytes}; raise it to {} or lower prefetch or batch_size",
+        .batch_bytes + .reading_bytes
+    )]
+    TooSmall {
+        /// Bytes that may be used.
+        budget_bytes: u64,
+        /// Bytes of the batches that are prefetched.
+        batch_bytes: u64,
+        /// Bytes of the smallest read buffers.
+        reading_bytes: u64,
+    },
+}
+
+/// Chooses how to read within the budget.
+///
+/// # Errors  Nothing fits; the message names the window or the budget that does.
+pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
+    let splits = need.lanes.saturating_mul(need.interleave).max(1);
+    let reading_bytes = splits.saturating_mul(CHUNKS_PER_SPLIT * CHUNK_BYTES_MIN);
+    let left = need.budget_bytes.saturating_sub(need.batch_bytes);
+    let held = need.window.saturating_mul(2).min(need.lane_samples);
+    let window_bytes = held
+        .saturating_mul(need.lanes)
+        .saturating_mul(need.record_bytes);
+    if window_bytes.saturating_add(reading_bytes) <= left {
+        let share = (left - window_bytes) / 2 / splits / CHUNKS_PER_SPLIT;
+        let chunk_bytes = share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize;
+        return Ok(Reading::Hold { chunk_bytes });
+    }
+    if need.compressed {
+        let have_bytes = left.saturating_sub(reading_bytes);
+        let per_sample = 2 * need.lanes.max(1) * need.record_bytes.max(1);
+        return Err(MemoryError::CompressedWindow {
+            lanes: need.lanes,
+            need_bytes: window_bytes,
+            have_bytes,
+            window_fits: (have_bytes / per_sample).max(1),
+            budget_fits: window_bytes
+                .saturating_add(reading_bytes)
+                .saturating_add(need.batch_bytes),
+        });
+    }
+    // In plan order a few records are read at a time; they are part of the batches' bytes.
+    if left < CHUNK_BYTES_MIN {
+        let Need {
+            budget_bytes,
+            batch_bytes,
+            ..
+        } = *need;
+        return Err(MemoryError::TooSmall {
+            budget_bytes,
+            batch_bytes,
+            reading_bytes: CHUNK_BYTES_MIN,
+        });
+    }
+    Ok(Reading::Locate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need() -> Need {
+        Need {
+            lanes: 2,
+            lane_samples: 1_000_000,
+            window: 10_000,
+            interleave: 16,
+            record_bytes: 1_000,
+            compressed: false,
+            batch_bytes: 1 << 20,
+            budget_bytes: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn holds_records_while_they_fit_and_places_when_they_do_not() {
+        assert_eq!(
+            reading(&need()),
+            Ok(Reading::Hold {
+                chunk_bytes: 1 << 20
+            })
+        );
+        let tight = Need {
+            budget_bytes: 64 << 20,
+            ..need()
+        };
+        assert!(
+            matches!(reading(&tight), Ok(Reading::Hold { chunk_bytes }) if chunk_bytes < 1 << 20)
+        );
+        assert_eq!(
+            reading(&Need {
+                budget_bytes: 20 << 20,
+                ..need()
+            }),
+            Ok(Reading::Locate)
+        );
+        let short = Need {
+            lane_samples: 100,
+            budget_bytes: 10 << 20,
+            ..need()
+        };
+        assert!(matches!(reading(&short), Ok(Reading::Hold { .. })));
+    }
+
+    #[test]
+    fn compressed_shards_name_the_window_that_fits() {
+        let need = Need {
+            compressed: true,
+            budget_bytes: 20 << 20,
+            ..need()
+        };
+        let Err(MemoryError::CompressedWindow {
+            window_fits,
+            budget_fits,
+            ..
+        }) = reading(&need)
+        else {
+            panic!("refused");
+        };
+        assert!(
+            reading(&Need {
+                window: window_fits,
+                ..need
+            })
+            .is_ok()
+        );
+        assert!(
+            reading(&Need {
+                budget_bytes: budget_fits,
+                ..need
+            })
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_budget_without_room_for_batches_is_refused() {
+        let error = reading(&Need {
+            budget_bytes: 1 << 10,
+            ..need()
+        })
+        .unwrap_err();
+        assert!(error.to_string().contains("raise it to"), "{error}");
+    }
+}
