@@ -34,6 +34,15 @@ pub struct Cursor {
     just_loaded: bool,
 }
 
+/// A place that a cursor stood at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    lanes: u64,
+    epoch: u64,
+    generation: u64,
+    segments: Vec<Segment>,
+}
+
 impl Cursor {
     /// Epoch 0, step 0. `identity.lanes` is set from `start`.
     ///
@@ -183,18 +192,35 @@ impl Cursor {
         true
     }
 
-    /// The token of this position.
-    pub fn token(&self) -> Token {
-        let uneven = self.identity.tail == Tail::Uneven;
-        Token {
-            format: TOKEN_FORMAT,
-            order: ORDER_VERSION,
-            job: self.identity.digest(),
-            checks: self.identity.field_checks(),
+    /// Where it stands, to make a token of later.
+    pub fn position(&self) -> Position {
+        Position {
             lanes: self.identity.lanes,
             epoch: self.epoch,
             generation: self.generation,
             segments: self.segments.clone(),
+        }
+    }
+
+    /// The token of this position.
+    pub fn token(&self) -> Token {
+        self.token_at(&self.position())
+    }
+
+    /// The token of an earlier position of this rank.
+    pub fn token_at(&self, position: &Position) -> Token {
+        let uneven = self.identity.tail == Tail::Uneven;
+        let mut identity = self.identity.clone();
+        identity.lanes = position.lanes;
+        Token {
+            format: TOKEN_FORMAT,
+            order: ORDER_VERSION,
+            job: identity.digest(),
+            checks: identity.field_checks(),
+            lanes: position.lanes,
+            epoch: position.epoch,
+            generation: position.generation,
+            segments: position.segments.clone(),
             speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
         }
     }

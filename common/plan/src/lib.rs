@@ -30,7 +30,7 @@ mod token;
 
 mod cursor;
 
-pub use cursor::{Cursor, Start};
+pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};
 pub use job::{DECODER_NONE, Difference, JobIdentity, MODE_DETERMINISTIC, Tail, differences};

@@ -48,7 +48,7 @@ impl<'a> Cells<'a> {
         let defaults: Vec<_> = (0..columns)
             .map(|column| schema.default_of(column))
             .collect();
-        let mut located = Vec::new();
+        let (mut cells, mut located) = (Vec::new(), Vec::new());
         if schema.parser().is_some() {
             located.reserve(rows.len() * columns);
         }
@@ -61,11 +61,11 @@ impl<'a> Cells<'a> {
                     sizes[0].bytes += record.len;
                 }
                 Some(parser) => {
-                    let from = located.len();
                     parser
-                        .locate(record.data(), &mut located)
+                        .locate(record.data(), &mut cells)
                         .map_err(|e| at(record, e))?;
-                    let cells = located[from..].iter().zip(&defaults);
+                    located.extend_from_slice(&cells);
+                    let cells = cells.iter().zip(&defaults);
                     for (size, (cell, default)) in sizes.iter_mut().zip(cells) {
                         let more = size_of(cell, *default);
                         size.items += more.items;

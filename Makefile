@@ -1,0 +1,53 @@
+# Two commands: `make demo` and `make test`. Everything they need goes into target/ and .venv/.
+# Needs: Rust (rustup), python3 >= 3.11 with venv, a C compiler.
+
+PYTHON ?= python3
+VENV := .venv
+CARGO ?= cargo
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+
+.PHONY: help build test demo bench check-rust check-python clean
+
+help:
+	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
+	@echo "make demo    packs a dataset, trains on two ranks, kills one, resumes, counts every record"
+	@echo "make test    formatting, lints and all tests"
+	@echo "make bench   measurements, see docs/BENCHMARKS.md"
+
+$(VENV)/.installed: python/requirements-dev.txt
+	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) must be Python 3.11 or later with venv (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing Python tools into $(VENV)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+build: $(VENV)/.installed
+	@command -v $(CARGO) >/dev/null || { echo "error: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
+	$(CARGO) build --release --locked -p shardfeed
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml
+
+demo: build
+	$(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
+
+test: check-rust check-python
+
+check-rust:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+ifeq ($(NEXTEST),yes)
+	$(CARGO) nextest run --workspace --locked --no-fail-fast
+else
+	$(CARGO) test --workspace --locked --no-fail-fast
+endif
+
+check-python: build
+	$(VENV)/bin/python -m mypy --config-file python/pyproject.toml python/python/shardfeed
+	cd python && ../$(VENV)/bin/python -m pytest
+
+bench: build
+	$(CARGO) bench --locked -p shardfeed-tfrecord
+	$(VENV)/bin/python bench/loader.py
+
+clean:
+	rm -rf target $(VENV) .demo

@@ -1,0 +1,46 @@
+"""TFRecord input for training clusters: equal steps, exact resume, elastic world size.
+
+A `Loader` gives one rank its batches; `FixedLenFeature` and `VarLenFeature` say what is in a record,
+with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files.
+"""
+
+from shardfeed._native import __version__
+from shardfeed.batch import Batch
+from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn
+from shardfeed.errors import (
+    CacheError,
+    ConfigError,
+    CorruptRecordError,
+    DataError,
+    DatasetNotFoundError,
+    FeatureError,
+    ShardChangedError,
+    ShardfeedError,
+    TokenError,
+)
+from shardfeed.features import FixedLenFeature, VarLenFeature
+from shardfeed.loader import Loader
+from shardfeed.records import TFRecordWriter, encode_example, read_records
+
+__all__ = [
+    "Batch",
+    "BytesColumn",
+    "CacheError",
+    "ConfigError",
+    "CorruptRecordError",
+    "DataError",
+    "DatasetNotFoundError",
+    "FeatureError",
+    "FixedLenFeature",
+    "Loader",
+    "RaggedBytesColumn",
+    "RaggedColumn",
+    "ShardChangedError",
+    "ShardfeedError",
+    "TFRecordWriter",
+    "TokenError",
+    "VarLenFeature",
+    "__version__",
+    "encode_example",
+    "read_records",
+]

@@ -1,0 +1,46 @@
+"""What shardfeed raises. Messages say what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ShardfeedError(Exception):
+    """Anything that shardfeed says."""
+
+
+class ConfigError(ShardfeedError, ValueError):
+    """Options that have no meaning, alone or together; the message names values that have."""
+
+
+class TokenError(ShardfeedError, ValueError):
+    """A state that this loader cannot go on from. The loader is unchanged."""
+
+
+class DatasetNotFoundError(ShardfeedError, FileNotFoundError):
+    """No file under a name or pattern."""
+
+
+class CacheError(ShardfeedError, OSError):
+    """The index of a dataset cannot be kept."""
+
+
+class DataError(ShardfeedError):
+    """Something is wrong with a file; the loader stands before it and may be asked again."""
+
+    #: Path of the file.
+    file: str | None = None
+    #: Offset of the record's header in the uncompressed file, in bytes.
+    offset: int | None = None
+    #: The record's number in the file, from 0.
+    ordinal: int | None = None
+
+
+class CorruptRecordError(DataError):
+    """A record or its framing is damaged, or the file is no TFRecord file."""
+
+
+class FeatureError(DataError):
+    """A record is not what the features say."""
+
+
+class ShardChangedError(DataError):
+    """A file is not the one that was indexed."""

@@ -1,0 +1,272 @@
+"""One rank's batches, epoch after epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from shardfeed import _native, ranks
+from shardfeed.batch import Batch, Column
+from shardfeed.errors import ConfigError, TokenError
+from shardfeed.features import Feature, to_native
+
+State = dict[str, Any]
+
+_UNITS = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+class Loader:
+    """The batches of one rank. Iterating goes through one epoch and stops; iterating again goes on
+    with the next one. After a `break` the next loop goes on with the batch that would have come.
+
+    Which sample stands in which batch follows from the files' content, `seed`, `shuffle`,
+    `shuffle_window`, `interleave`, `block_length`, `lanes` and `tail` alone: not from rank, world
+    size, prefetch or threads. Ranks agree without talking to each other.
+
+    - `files`: a path, a glob, or a list of them.
+    - `features`: name to `FixedLenFeature` or `VarLenFeature`; None: raw records under "record".
+    - `batch_size`: samples per rank and step.
+    - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
+      length is one uniform shuffle. Memory is about two windows of records for each lane of this
+      rank, or less within `memory_budget`.
+    - `interleave`, `block_length`: files that are read in turn, and samples taken in a turn.
+    - `lanes`: equal pieces that an epoch is cut into; must divide batch_size x world_size. None: the
+      world size, or what the state to resume from says.
+    - `tail`: "drop" leaves the incomplete last step out, "pad" fills it with samples that are not
+      `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank.
+    - `limit`: only the first slots of the order, for smoke runs.
+    - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
+    - `coordinator`: None: everything in this process. Others come in a later version.
+    - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
+      and records in reading; None: a quarter of the memory of the host or container.
+    - `provenance`: whether batches say which records they are made of.
+    - `resume`: a state to go on from, as for `load_state_dict`.
+    - `compression`: "auto", "none", "gzip" or "zlib".
+    """
+
+    def __init__(
+        self,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        features: Mapping[str, Feature] | None = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        shuffle_window: int = 10_000,
+        interleave: int = 16,
+        block_length: int = 1,
+        lanes: int | None = None,
+        tail: str = "drop",
+        limit: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        coordinator: str | None = None,
+        job: str | None = None,
+        prefetch: int = 4,
+        memory_budget: int | str | None = None,
+        provenance: bool = False,
+        resume: State | str | Sequence[State] | None = None,
+        compression: str | None = "auto",
+    ) -> None:
+        if coordinator is not None:
+            raise ConfigError(
+                f"coordinator={coordinator!r}: this version runs embedded only; leave it None"
+            )
+        if resume == "latest":
+            raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
+        found = ranks.find(rank, world_size)
+        options = {
+            "files": _files(files),
+            "features": to_native(features),
+            "batch_size": _number("batch_size", batch_size, 1),
+            "seed": _number("seed", seed, 0),
+            "shuffle": bool(shuffle),
+            "shuffle_window": _number("shuffle_window", shuffle_window, 1),
+            "interleave": _number("interleave", interleave, 1),
+            "block_length": _number("block_length", block_length, 1),
+            "lanes": None if lanes is None else _number("lanes", lanes, 1),
+            "tail": str(tail),
+            "limit": None if limit is None else _number("limit", limit, 1),
+            "rank": found.rank,
+            "world_size": found.world_size,
+            "job": job,
+            "prefetch": _number("prefetch", prefetch, 1),
+            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
+            "compression": compression or "none",
+        }
+        #: This rank and the number of ranks.
+        self.rank, self.world_size = found.rank, found.world_size
+        self._provenance = provenance
+        self._native = _native.NativeLoader.open(options)
+        self._columns = {
+            name: Column(index, kind, dtype, tuple(shape))
+            for index, (name, kind, dtype, shape) in enumerate(self._native.columns())
+        }
+        if resume is not None:
+            self.load_state_dict(resume)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch that the loader stands in."""
+        return _Epoch(self, self.epoch)
+
+    def __len__(self) -> int:
+        """Steps of the whole epoch for this rank, also after a resume."""
+        return self._native.steps()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch is of."""
+        return self._native.cursor()[0]
+
+    @property
+    def step(self) -> int:
+        """The step of the epoch that comes next."""
+        return self._native.cursor()[1]
+
+    @property
+    def generation(self) -> int:
+        """Starts from a state since the job's beginning."""
+        return self._native.cursor()[2]
+
+    @property
+    def shards(self) -> list[str]:
+        """Paths of the shards relative to the dataset, in manifest order."""
+        return self._native.shards()[0]
+
+    @property
+    def records(self) -> int:
+        """Records of the dataset."""
+        return self._native.counts()[0]
+
+    @property
+    def dropped(self) -> int:
+        """Samples of the current epoch that no step delivers."""
+        return self._native.counts()[1]
+
+    @property
+    def plan_digest(self) -> str:
+        """Equal on all ranks that were started alike: same job, state, world size and batch size."""
+        return self._native.plan_digest()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Moves to the beginning of `epoch`, except right after loading a state of that epoch."""
+        self._native.set_epoch(_number("epoch", epoch, 0))
+
+    def state_dict(self) -> State:
+        """Where the loader stands: the batches that the loop got are consumed, no others. Small,
+        JSON, and the same on every rank (not with tail="uneven", where it speaks for its rank)."""
+        state: State = json.loads(self._native.state())
+        return state
+
+    def state_after(self, batch: Batch) -> State:
+        """The state after a batch of this loader, for frameworks that fetch ahead."""
+        state: State = json.loads(self._native.state_after(batch._native))
+        return state
+
+    def load_state_dict(
+        self, state: State | str | Sequence[State | str], *, missing: str = "error"
+    ) -> None:
+        """Goes on from a state, at any world size whose batches the lanes divide.
+
+        - `state`: what `state_dict()` returned, or its JSON. With tail="uneven" and another world
+          size: the states of all ranks, as a list.
+        - `missing`: "error", or "replay": ranks without a state in that list deliver what they had
+          since their last start again.
+
+        Raises `TokenError` if the state is not of this job, is of a later version, or is no state;
+        the loader is unchanged then.
+        """
+        if missing not in ("error", "replay"):
+            raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
+        states = state if isinstance(state, list | tuple) else [state]
+        self._native.load([_json(each) for each in states], missing == "replay")
+
+    def stats(self) -> dict[str, Any]:
+        """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Stops reading ahead. Batches in use stay good."""
+        self._native.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"Loader(rank={self.rank}, world_size={self.world_size}, epoch={self.epoch}, "
+            f"step={self.step}/{len(self)}, shards={len(self.shards)}, records={self.records})"
+        )
+
+    def _next(self) -> Batch | None:
+        native = self._native.next()
+        return None if native is None else Batch(native, self._columns, self._provenance)
+
+
+class _Epoch(Iterator[Batch]):
+    """The rest of one epoch of a loader."""
+
+    __slots__ = ("_epoch", "_loader")
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self._loader = loader
+        self._epoch = epoch
+
+    def __next__(self) -> Batch:
+        if self._loader.epoch != self._epoch:
+            raise StopIteration
+        batch = self._loader._next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
+def _files(files: Any) -> list[str]:
+    if isinstance(files, str | os.PathLike):
+        files = [files]
+    return [os.fspath(file) for file in files]
+
+
+def _number(name: str, value: Any, least: int) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if number < least or number >= 2**64:
+        raise ConfigError(f"{name} must be at least {least} and below 2**64, not {value}")
+    return int(number)
+
+
+def _bytes(value: int | str) -> int:
+    if not isinstance(value, str):
+        return _number("memory_budget", value, 1)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ConfigError(f'memory_budget={value!r}: use bytes or text like "512MiB" or "4GB"')
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _json(state: State | str) -> str:
+    if isinstance(state, str):
+        return state
+    try:
+        return json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise TokenError(f"the state is not what state_dict() returned: {error}") from None
+

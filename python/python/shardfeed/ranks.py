@@ -1,0 +1,63 @@
+"""Which rank this process is, from what launched it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+from shardfeed.errors import ConfigError
+
+log = logging.getLogger("shardfeed")
+
+#: Launcher, variable with the rank, variable with the world size; the first one that is set wins.
+#: A plain `srun` of one task sets Slurm's too, so torchrun inside of it comes first.
+_LAUNCHERS = (
+    ("shardfeed", "SHARDFEED_RANK", "SHARDFEED_WORLD_SIZE"),
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("PMI", "PMI_RANK", "PMI_SIZE"),
+)
+
+
+class Ranks(NamedTuple):
+    """A rank, the number of ranks, and who said so."""
+
+    rank: int
+    world_size: int
+    source: str
+
+
+def find(rank: int | None, world_size: int | None) -> Ranks:
+    """The rank and world size: as given, else from the environment, else 0 of 1."""
+    if (rank is None) != (world_size is None):
+        raise ConfigError("pass both rank and world_size, or neither to take the launcher's")
+    if rank is not None and world_size is not None:
+        return _checked(Ranks(rank, world_size, "arguments"))
+    for launcher, rank_name, size_name in _LAUNCHERS:
+        if rank_name in os.environ and size_name in os.environ:
+            numbers = _number(rank_name), _number(size_name)
+            ranks = _checked(Ranks(*numbers, f"{launcher} ({rank_name}, {size_name})"))
+            log.info("rank %d of %d, from %s", *ranks)
+            return ranks
+    log.info("rank 0 of 1: no launcher's variables are set")
+    return Ranks(0, 1, "default")
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is not a number") from None
+
+
+def _checked(ranks: Ranks) -> Ranks:
+    rank, world_size, source = ranks
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ConfigError(
+            f"rank={rank} is not in 0..{world_size - 1} (world_size={world_size}, from {source})"
+        )
+    return ranks

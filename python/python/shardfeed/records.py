@@ -1,0 +1,108 @@
+"""TFRecord files record by record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from shardfeed import _native
+from shardfeed.errors import ConfigError
+
+
+def read_records(path: str | os.PathLike[str], compression: str | None = "auto") -> Iterator[bytes]:
+    """The records of a file, in order, each checked.
+
+    - `compression`: "auto", "none" (or None), "gzip" or "zlib".
+
+    Raises `DatasetNotFoundError`, and `CorruptRecordError` with file, offset and ordinal at the first
+    damaged record.
+    """
+    return _native.NativeRecords(os.fspath(path), compression or "none")
+
+
+def encode_example(features: Mapping[str, Any]) -> bytes:
+    """A serialized `tf.train.Example`.
+
+    Values are numbers, `bytes`, `str` (as UTF-8), or sequences and arrays of them, flattened in
+    row-major order: integers and bools become int64, floats float32. None and an empty list leave the
+    feature out.
+
+    Raises `ConfigError` for a value that an Example cannot hold.
+    """
+    # An empty list has no type, so it is the same as no feature.
+    typed = [item for item in features.items() if not _is_untyped(item[1])]
+    return _native.encode_example([_value(name, value) for name, value in typed])
+
+
+class TFRecordWriter:
+    """Writes a TFRecord file; it appears under its name when it is closed, whole.
+
+    - `compression`: None, "gzip" or "zlib".
+
+    As a context manager it leaves nothing behind when the block raises.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], compression: str | None = None) -> None:
+        self._native = _native.NativeWriter(os.fspath(path), compression or "none")
+
+    def write(self, record: bytes | Mapping[str, Any]) -> None:
+        """Appends a record: its bytes, or a dict of features to encode as an Example."""
+        if isinstance(record, Mapping):
+            record = encode_example(record)
+        self._native.write(bytes(record))
+
+    def close(self) -> None:
+        """Ends the file and gives it its name."""
+        self._native.finish()
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._native.finish()
+        else:
+            self._native.abort()
+
+
+def _is_untyped(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple) and not value)
+
+
+def _value(name: str, value: Any) -> tuple[str, str, Any]:
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return name, "bytes", [bytes(value)]
+    if isinstance(value, list | tuple) and value and isinstance(value[0], bytes | str):
+        return name, "bytes", [_bytes(name, item) for item in value]
+    array = np.asarray(value)
+    if array.dtype.kind in "iub":
+        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+            raise ConfigError(f"feature {name!r}: {array.max()} does not fit int64")
+        return name, "int64", np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
+    if array.dtype.kind == "f":
+        return name, "float32", np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
+    if array.dtype.kind in "SUO" and array.size:
+        return name, "bytes", [_bytes(name, item) for item in array.reshape(-1).tolist()]
+    raise ConfigError(
+        f"feature {name!r}: a tf.train.Example holds int64, float32 and bytes, not "
+        f"{type(value).__name__} of {array.dtype}"
+    )
+
+
+def _bytes(name: str, item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes | bytearray | memoryview):
+        return bytes(item)
+    raise ConfigError(f"feature {name!r}: {item!r} is not bytes")

@@ -1,0 +1,104 @@
+//! A batch, as Python's `Batch` sees it.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use shardfeed_embedded::Delivered;
+use shardfeed_handoff::{BufferRange, SharedSlot};
+use shardfeed_pipeline::{Batch, ColumnData, ColumnKind};
+use shardfeed_plan::Position;
+use shardfeed_tfrecord::example::DType;
+
+use crate::buffer::{Item, NativeBuffer};
+
+/// A batch in its slot. The slot is free again when the batch and all arrays of it are gone.
+#[pyclass(frozen, module = "shardfeed._native")]
+pub(crate) struct NativeBatch {
+    slot: Arc<SharedSlot>,
+    columns: Vec<ColumnData>,
+    valid: BufferRange,
+    shards: BufferRange,
+    ordinals: BufferRange,
+    #[pyo3(get)]
+    rows: usize,
+    #[pyo3(get)]
+    epoch: u64,
+    #[pyo3(get)]
+    step: u64,
+    /// Where the loader stands after this batch.
+    pub(crate) after: Position,
+}
+
+impl NativeBatch {
+    pub(crate) fn new(delivered: Delivered, after: Position) -> Self {
+        let Delivered {
+            epoch, step, batch, ..
+        } = delivered;
+        let Batch {
+            rows,
+            columns,
+            valid,
+            shards,
+            ordinals,
+            slot,
+        } = batch;
+        let slot = Arc::new(slot);
+        Self {
+            slot,
+            columns,
+            valid,
+            shards,
+            ordinals,
+            rows,
+            epoch,
+            step,
+            after,
+        }
+    }
+
+    fn buffer(&self, range: BufferRange, item: Item) -> NativeBuffer {
+        NativeBuffer::new(Arc::clone(&self.slot), range, item)
+    }
+}
+
+#[pymethods]
+impl NativeBatch {
+    /// Values of a column, its strings' offsets, its rows' splits; `None` where it has none.
+    fn column(
+        &self,
+        index: usize,
+    ) -> PyResult<(NativeBuffer, Option<NativeBuffer>, Option<NativeBuffer>)> {
+        let column = self
+            .columns
+            .get(index)
+            .ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such column"))?;
+        let item = match column.kind {
+            ColumnKind::Dense { dtype, .. } | ColumnKind::Ragged { dtype } => item(dtype),
+            ColumnKind::Bytes { .. } | ColumnKind::RaggedBytes => Item::Byte,
+        };
+        let numbers = |range: Option<BufferRange>| range.map(|r| self.buffer(r, Item::Int64));
+        let values = self.buffer(column.values, item);
+        Ok((values, numbers(column.offsets), numbers(column.row_splits)))
+    }
+
+    /// One bool a row.
+    fn valid(&self) -> NativeBuffer {
+        self.buffer(self.valid, Item::Bool)
+    }
+
+    /// Shard ordinal and ordinal in the shard of each row.
+    fn provenance(&self) -> (NativeBuffer, NativeBuffer) {
+        (
+            self.buffer(self.shards, Item::Int64),
+            self.buffer(self.ordinals, Item::Int64),
+        )
+    }
+}
+
+pub(crate) fn item(dtype: DType) -> Item {
+    match dtype {
+        DType::Int64 => Item::Int64,
+        DType::Float32 => Item::Float32,
+        DType::Bytes => Item::Byte,
+    }
+}

@@ -1,0 +1,115 @@
+//! One table from our errors to the Python exceptions of `shardfeed/errors.py`.
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shardfeed_embedded::LoadError;
+use shardfeed_tfrecord::{ReadError, ReadErrorKind};
+
+/// Where in a dataset something is wrong.
+struct Place<'a> {
+    file: &'a str,
+    offset: Option<u64>,
+    ordinal: Option<u64>,
+}
+
+/// The exception for a loader's error.
+pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
+    let message = error.to_string();
+    let (class, place) = match error {
+        LoadError::Interrupted => return PyKeyboardInterrupt::new_err(message),
+        LoadError::Corrupt { read } => return read_error(py, read),
+        LoadError::Record {
+            file,
+            offset,
+            ordinal,
+            fault,
+        } => {
+            let class = match **fault {
+                shardfeed_pipeline::RowFault::Parse(_) => "FeatureError",
+                shardfeed_pipeline::RowFault::Data(_) => "CorruptRecordError",
+                shardfeed_pipeline::RowFault::Memory { .. } => "ShardfeedError",
+            };
+            (
+                class,
+                Some(Place {
+                    file,
+                    offset: Some(*offset),
+                    ordinal: Some(*ordinal),
+                }),
+            )
+        }
+        LoadError::Changed { file, .. } => (
+            "ShardChangedError",
+            Some(Place {
+                file,
+                offset: None,
+                ordinal: None,
+            }),
+        ),
+        LoadError::Io { file, .. } => (
+            "DataError",
+            Some(Place {
+                file,
+                offset: None,
+                ordinal: None,
+            }),
+        ),
+        LoadError::NotFound(_) => ("DatasetNotFoundError", None),
+        LoadError::Cache { .. } => ("CacheError", None),
+        LoadError::Token(_) => ("TokenError", None),
+        LoadError::Plan(_)
+        | LoadError::Manifest(_)
+        | LoadError::Spec(_)
+        | LoadError::Memory(_)
+        | LoadError::Option(_) => ("ConfigError", None),
+        _ => ("ShardfeedError", None),
+    };
+    raise(py, class, &message, place)
+}
+
+/// The exception for a damaged file.
+pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
+    let message = format!("{error}; {}", error.hint());
+    let place = Place {
+        file: &error.file,
+        offset: Some(error.offset),
+        ordinal: Some(error.ordinal),
+    };
+    let class = match &error.kind {
+        ReadErrorKind::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            "DatasetNotFoundError"
+        }
+        ReadErrorKind::Open(_) | ReadErrorKind::Io(_) => "DataError",
+        _ => "CorruptRecordError",
+    };
+    raise(py, class, &message, Some(place))
+}
+
+/// An exception of `shardfeed.errors` by name.
+pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
+    raise(py, class, message, None)
+}
+
+fn raise(py: Python<'_>, class: &str, message: &str, place: Option<Place<'_>>) -> PyErr {
+    let make = || {
+        let class = py.import("shardfeed.errors")?.getattr(class)?;
+        let exception = class.call1((message,))?;
+        if let Some(Place {
+            file,
+            offset,
+            ordinal,
+        }) = place
+        {
+            let fields = PyDict::new(py);
+            fields.set_item("file", file)?;
+            fields.set_item("offset", offset)?;
+            fields.set_item("ordinal", ordinal)?;
+            for (name, value) in fields {
+                exception.setattr(name.cast_into::<pyo3::types::PyString>()?, value)?;
+            }
+        }
+        Ok(PyErr::from_value(exception))
+    };
+    make().unwrap_or_else(|error| error)
+}

@@ -1,0 +1,28 @@
+//! Extension module of the Python package `shardfeed`: loaders, batches and record files for
+//! `python/shardfeed`, which users see. Never holds the interpreter's lock while it waits.
+#![deny(unsafe_code)]
+// Python hands its arguments over by value.
+#![allow(clippy::needless_pass_by_value)]
+
+mod errors;
+
+mod buffer;
+
+mod batch;
+mod loader;
+
+mod records;
+
+use pyo3::prelude::*;
+
+/// The native half of `shardfeed`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<loader::NativeLoader>()?;
+    module.add_class::<batch::NativeBatch>()?;
+    module.add_class::<buffer::NativeBuffer>()?;
+    module.add_class::<records::NativeWriter>()?;
+    module.add_class::<records::NativeRecords>()?;
+    module.add_function(wrap_pyfunction!(records::encode_example, module)?)
+}

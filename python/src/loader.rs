@@ -1,0 +1,364 @@
+//! The loader, as Python's `Loader` sees it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shardfeed_embedded::{
+    LoadError, Loader, LoaderOptions, Next, PrefetchStats, ScanProgress, ScanStage,
+};
+use shardfeed_pipeline::{ColumnKind, Reading};
+use shardfeed_plan::{Tail, Token};
+use shardfeed_tfrecord::CompressionChoice;
+use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
+
+use crate::batch::NativeBatch;
+use crate::errors::{load_error, named};
+
+/// How long a wait goes on before signals are looked at.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// A column as Python gets to know it: name, kind, dtype, shape.
+type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
+
+/// One rank's loader. Every call gives the interpreter's lock away before it takes the loader's.
+#[pyclass(frozen, module = "shardfeed._native")]
+pub(crate) struct NativeLoader {
+    /// `None` once closed.
+    loader: Mutex<Option<Loader>>,
+    process: u32,
+}
+
+impl NativeLoader {
+    fn lock(&self) -> MutexGuard<'_, Option<Loader>> {
+        // A loader whose method panicked stands where it stood before.
+        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `call` on the loader, without the interpreter's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Loader) -> Result<T, LoadError> + Send,
+    ) -> PyResult<T> {
+        if self.process != std::process::id() {
+            return Err(named(
+                py,
+                "ShardfeedError",
+                "this loader was made in another process: its threads do not survive a fork; make \
+                 the loader after forking (torch's DataLoader: num_workers=0)",
+            ));
+        }
+        let result = py.detach(|| self.lock().as_mut().map(call));
+        match result {
+            Some(result) => result.map_err(|error| load_error(py, &error)),
+            None => Err(named(py, "ShardfeedError", "the loader was closed")),
+        }
+    }
+}
+
+#[pymethods]
+impl NativeLoader {
+    /// Opens a loader from a dict of options.
+    #[staticmethod]
+    fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = loader_options(py, options)?;
+        let mut interrupt = None;
+        let mut bar = ScanBar::new();
+        let mut progress = |state: ScanProgress| {
+            bar.show(&state);
+            match Python::attach(|py| py.check_signals()) {
+                Ok(()) => true,
+                Err(error) => {
+                    interrupt = Some(error);
+                    false
+                }
+            }
+        };
+        let result = py.detach(|| Loader::open(options, &mut progress));
+        bar.clear();
+        if let Some(error) = interrupt {
+            return Err(error);
+        }
+        let loader = result.map_err(|error| load_error(py, &error))?;
+        Ok(Self {
+            loader: Mutex::new(Some(loader)),
+            process: std::process::id(),
+        })
+    }
+
+    /// The next batch, or `None` at the end of the epoch.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<NativeBatch>> {
+        loop {
+            let next = self.with(py, |loader| {
+                let next = loader.next(SIGNALS_EVERY)?;
+                Ok((next, loader.cursor().position()))
+            })?;
+            match next {
+                (Next::Batch(delivered), after) => {
+                    return Ok(Some(NativeBatch::new(*delivered, after)));
+                }
+                (Next::EpochEnd, _) => return Ok(None),
+                (Next::Pending, _) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Columns in the order of a batch's.
+    fn columns(&self, py: Python<'_>) -> PyResult<Vec<ColumnTuple>> {
+        self.with(py, |loader| {
+            Ok(loader.schema().columns().iter().map(column_tuple).collect())
+        })
+    }
+
+    /// Steps of the whole epoch for this rank.
+    fn steps(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| Ok(loader.steps()))
+    }
+
+    /// Epoch, step and generation that come next.
+    fn cursor(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        self.with(py, |loader| {
+            let cursor = loader.cursor();
+            Ok((cursor.epoch(), cursor.step(), cursor.generation()))
+        })
+    }
+
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |loader| loader.set_epoch(epoch))
+    }
+
+    /// The token of the cursor, as JSON.
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.cursor().token().to_json()))
+    }
+
+    /// The token after a batch, as JSON.
+    fn state_after(&self, py: Python<'_>, batch: &Bound<'_, NativeBatch>) -> PyResult<String> {
+        let after = batch.get().after.clone();
+        self.with(py, |loader| Ok(loader.cursor().token_at(&after).to_json()))
+    }
+
+    /// Goes on from one token, or from those of all ranks.
+    fn load(&self, py: Python<'_>, tokens: Vec<String>, replay_missing: bool) -> PyResult<()> {
+        self.with(py, |loader| {
+            let tokens = tokens
+                .iter()
+                .map(|text| Token::from_json(text))
+                .collect::<Result<Vec<_>, _>>()?;
+            loader.load(&tokens, replay_missing)
+        })
+    }
+
+    fn plan_digest(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.plan_digest().to_string()))
+    }
+
+    /// Paths of the shards relative to the dataset, in manifest order, and the dataset's folder.
+    fn shards(&self, py: Python<'_>) -> PyResult<(Vec<String>, String)> {
+        self.with(py, |loader| {
+            let dataset = loader.dataset();
+            let paths = dataset
+                .manifest()
+                .shards()
+                .iter()
+                .map(|shard| shard.path.clone());
+            Ok((paths.collect(), dataset.root().display().to_string()))
+        })
+    }
+
+    /// Records of the dataset, and samples of this epoch that no step delivers.
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |loader| {
+            Ok((
+                loader.dataset().manifest().records(),
+                loader.plan().dropped(),
+            ))
+        })
+    }
+
+    /// What the loader holds and chose, as a dict.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.with(py, |loader| Ok(loader.stats()))?;
+        let dict = PyDict::new(py);
+        dict.set_item("batches", stats.batches)?;
+        dict.set_item("memory_budget_bytes", stats.memory_budget_bytes)?;
+        if let Some(prefetch) = stats.prefetch {
+            set_prefetch_stats(&dict, &prefetch)?;
+        }
+        Ok(dict)
+    }
+
+    /// Stops reading ahead and lets go of everything but batches that are in use.
+    fn close(&self, py: Python<'_>) {
+        let loader = py.detach(|| self.lock().take());
+        py.detach(|| drop(loader));
+    }
+}
+
+impl Drop for NativeLoader {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // After a fork the reading threads are not there to be waited for.
+            std::mem::forget(self.lock().take());
+        }
+    }
+}
+
+fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResult<()> {
+    dict.set_item("ready", stats.ready)?;
+    dict.set_item("in_work", stats.in_work)?;
+    dict.set_item("prefetch", stats.prefetch)?;
+    let reading = match stats.reading {
+        None => "starting",
+        Some(Reading::Hold { .. }) => "hold",
+        Some(Reading::Locate) => "locate",
+    };
+    dict.set_item("reading", reading)?;
+    if let Some(Reading::Hold { chunk_bytes }) = stats.reading {
+        dict.set_item("chunk_bytes", chunk_bytes)?;
+    }
+    dict.set_item("read_bytes", stats.read_bytes)?;
+    dict.set_item("reinflated_bytes", stats.reinflated_bytes)?;
+    dict.set_item("slots", stats.slots.slots)?;
+    dict.set_item("slots_in_use", stats.slots.in_use)?;
+    dict.set_item("slot_bytes", stats.slots.bytes)?;
+    dict.set_item("slots_mapped_total", stats.slots.mapped_total)?;
+    dict.set_item("wait_seconds", stats.waited.as_secs_f64())
+}
+
+fn column_tuple((name, kind): &(std::sync::Arc<str>, ColumnKind)) -> ColumnTuple {
+    let dtype = |dtype: &DType| match dtype {
+        DType::Int64 => "int64",
+        DType::Float32 => "float32",
+        DType::Bytes => "bytes",
+    };
+    let (kind, dtype, shape) = match kind {
+        ColumnKind::Dense { dtype: of, shape } => ("dense", dtype(of), shape.clone()),
+        ColumnKind::Ragged { dtype: of } => ("ragged", dtype(of), vec![]),
+        ColumnKind::Bytes { shape } => ("bytes", "bytes", shape.clone()),
+        ColumnKind::RaggedBytes => ("ragged_bytes", "bytes", vec![]),
+    };
+    (name.to_string(), kind, dtype, shape)
+}
+
+fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
+    let get = |name: &str| {
+        options
+            .get_item(name)?
+            .ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))
+    };
+    let bad = |message: String| named(py, "ConfigError", &message);
+    let tail: String = get("tail")?.extract()?;
+    let compression: String = get("compression")?.extract()?;
+    Ok(LoaderOptions {
+        files: get("files")?.extract()?,
+        compression: compression
+            .parse::<CompressionChoice>()
+            .map_err(|error| bad(error.to_string()))?,
+        features: features(&get("features")?)?,
+        batch_size: get("batch_size")?.extract()?,
+        seed: get("seed")?.extract()?,
+        shuffle: get("shuffle")?.extract()?,
+        shuffle_window: get("shuffle_window")?.extract()?,
+        interleave: get("interleave")?.extract()?,
+        block_length: get("block_length")?.extract()?,
+        lanes: get("lanes")?.extract()?,
+        tail: tail.parse::<Tail>().map_err(bad)?,
+        limit: get("limit")?.extract()?,
+        rank: get("rank")?.extract()?,
+        world_size: get("world_size")?.extract()?,
+        job: get("job")?.extract()?,
+        prefetch: get("prefetch")?.extract()?,
+        memory_budget_bytes: get("memory_budget")?.extract()?,
+        ..LoaderOptions::default()
+    })
+}
+
+/// A feature: name, kind, dtype, shape, default.
+type FeatureTuple<'py> = (
+    String,
+    String,
+    String,
+    Vec<usize>,
+    Option<Bound<'py, PyAny>>,
+);
+
+fn features(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<FeatureSpec>>> {
+    let Some(list) = value.extract::<Option<Vec<FeatureTuple<'_>>>>()? else {
+        return Ok(None);
+    };
+    let spec = |(name, kind, dtype, shape, default): FeatureTuple<'_>| {
+        let dtype = match dtype.as_str() {
+            "float32" => DType::Float32,
+            "int64" => DType::Int64,
+            _ => DType::Bytes,
+        };
+        let feature = match kind.as_str() {
+            "var_len" => Feature::VarLen { dtype },
+            _ => {
+                let default = default
+                    .map(|value| default_value(dtype, &value))
+                    .transpose()?;
+                Feature::FixedLen {
+                    shape,
+                    dtype,
+                    default,
+                }
+            }
+        };
+        Ok(FeatureSpec { name, feature })
+    };
+    list.into_iter()
+        .map(spec)
+        .collect::<PyResult<Vec<_>>>()
+        .map(Some)
+}
+
+fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {
+    Ok(match dtype {
+        DType::Float32 => DefaultValue::Float32(value.extract()?),
+        DType::Int64 => DefaultValue::Int64(value.extract()?),
+        DType::Bytes => DefaultValue::Bytes(value.extract()?),
+    })
+}
+
+/// A progress bar on a terminal's standard error while files are indexed.
+struct ScanBar {
+    bar: Option<ProgressBar>,
+}
+
+impl ScanBar {
+    fn new() -> Self {
+        Self { bar: None }
+    }
+
+    fn show(&mut self, state: &ScanProgress) {
+        if state.stage == ScanStage::Done {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template(
+                "shardfeed: {msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            );
+            let target = ProgressDrawTarget::stderr();
+            let bar = ProgressBar::with_draw_target(Some(0), target);
+            bar.set_style(style.expect("the template is right"));
+            bar
+        });
+        bar.set_length(state.bytes_total);
+        bar.set_position(state.bytes);
+        bar.set_message(match state.stage {
+            ScanStage::Waiting => "waiting for another process that indexes these files".to_owned(),
+            _ => format!("indexing {}/{} files", state.files, state.files_total),
+        });
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Record files, as Python's `TFRecordWriter` and `read_records` see them.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::PyBytes;
+use shardfeed_tfrecord::example::{self, Value};
+use shardfeed_tfrecord::{
+    Chunk, ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FileRecordWriter,
+    RecordSpan, create, open_source,
+};
+
+use crate::errors::{named, read_error};
+
+/// A file that is being written under a temporary name until it is finished.
+#[pyclass(frozen, module = "shardfeed._native")]
+pub(crate) struct NativeWriter {
+    path: PathBuf,
+    writer: Mutex<Option<FileRecordWriter>>,
+}
+
+impl NativeWriter {
+    fn failed(&self, action: &str, error: &std::io::Error) -> PyErr {
+        PyOSError::new_err(format!("{}: cannot {action}: {error}", self.path.display()))
+    }
+}
+
+#[pymethods]
+impl NativeWriter {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
+        let compression: Compression =
+            compression
+                .parse()
+                .map_err(|error: shardfeed_tfrecord::UnknownCompression| {
+                    named(py, "ConfigError", &error.to_string())
+                })?;
+        let writer = py.detach(|| create(&path, compression)).map_err(|error| {
+            PyOSError::new_err(format!("{}: cannot create: {error}", path.display()))
+        })?;
+        Ok(Self {
+            path,
+            writer: Mutex::new(Some(writer)),
+        })
+    }
+
+    /// Appends one record.
+    fn write(&self, py: Python<'_>, record: &[u8]) -> PyResult<()> {
+        let result = py.detach(|| {
+            let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+            writer.as_mut().map(|writer| writer.write(record))
+        });
+        match result {
+            None => Err(PyValueError::new_err(format!(
+                "{}: is closed",
+                self.path.display()
+            ))),
+            Some(result) => result.map_err(|error| self.failed("write", &error)),
+        }
+    }
+
+    /// Ends the file and gives it its name; does nothing the second time.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let result = py.detach(|| {
+            let writer = self
+                .writer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            writer.map(FileRecordWriter::finish)
+        });
+        result
+            .unwrap_or(Ok(()))
+            .map_err(|error| self.failed("finish", &error))
+    }
+
+    /// Forgets what was written; nothing is left under either name.
+    fn abort(&self, py: Python<'_>) {
+        let writer = self
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        py.detach(|| drop(writer));
+    }
+}
+
+/// One value of an Example: its name, `int64`, `float32` or `bytes`, and its data.
+type ValueTuple<'py> = (String, String, Bound<'py, PyAny>);
+
+/// A value's data, out of Python's hands.
+enum Data {
+    Int64(Vec<i64>),
+    Float32(Vec<f32>),
+    Bytes(Vec<Vec<u8>>),
+}
+
+/// Serializes a `tf.train.Example`.
+#[pyfunction]
+pub(crate) fn encode_example<'py>(
+    py: Python<'py>,
+    values: Vec<ValueTuple<'py>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut owned = Vec::with_capacity(values.len());
+    for (name, kind, data) in values {
+        let data = match kind.as_str() {
+            "int64" => Data::Int64(PyBuffer::get(&data)?.to_vec(py)?),
+            "float32" => Data::Float32(PyBuffer::get(&data)?.to_vec(py)?),
+            _ => Data::Bytes(data.extract()?),
+        };
+        owned.push((name, data));
+    }
+    let slices: Vec<Vec<&[u8]>> = owned
+        .iter()
+        .map(|(_, data)| match data {
+            Data::Bytes(values) => values.iter().map(Vec::as_slice).collect(),
+            Data::Int64(_) | Data::Float32(_) => vec![],
+        })
+        .collect();
+    let features: Vec<(&str, Value<'_>)> = owned
+        .iter()
+        .zip(&slices)
+        .map(|((name, data), slices)| {
+            let value = match data {
+                Data::Int64(values) => Value::Int64(values),
+                Data::Float32(values) => Value::Float32(values),
+                Data::Bytes(_) => Value::Bytes(slices),
+            };
+            (name.as_str(), value)
+        })
+        .collect();
+    let mut record = Vec::new();
+    example::encode_example(&features, &mut record);
+    Ok(PyBytes::new(py, &record))
+}
+
+/// The records of a file, in order.
+#[pyclass(frozen, module = "shardfeed._native")]
+pub(crate) struct NativeRecords {
+    state: Mutex<Records>,
+}
+
+struct Records {
+    reader: ChunkReader<Decoder<File>>,
+    chunk: Option<Chunk>,
+    spans: VecDeque<RecordSpan>,
+}
+
+#[pymethods]
+impl NativeRecords {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
+        let choice: CompressionChoice =
+            compression
+                .parse()
+                .map_err(|error: shardfeed_tfrecord::UnknownCompression| {
+                    named(py, "ConfigError", &error.to_string())
+                })?;
+        let source = py
+            .detach(|| open_source(&path, choice))
+            .map_err(|error| read_error(py, &error))?;
+        let reader = ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default());
+        let state = Records {
+            reader,
+            chunk: None,
+            spans: VecDeque::new(),
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+        })
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let mut state = self
+            .state
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        if state.spans.is_empty() {
+            let state = &mut *state;
+            py.detach(|| state.fill())
+                .map_err(|error| read_error(py, &error))?;
+        }
+        let Some(span) = state.spans.pop_front() else {
+            return Ok(None);
+        };
+        let chunk = state.chunk.as_ref().expect("spans are of a chunk");
+        Ok(Some(PyBytes::new(py, span.of(&chunk.bytes))))
+    }
+}
+
+impl Records {
+    fn fill(&mut self) -> Result<(), shardfeed_tfrecord::ReadError> {
+        if let Some(used) = self.chunk.take() {
+            self.reader.recycle(used.bytes);
+        }
+        self.chunk = self.reader.next_chunk()?;
+        if let Some(chunk) = &mut self.chunk {
+            self.spans = std::mem::take(&mut chunk.records).into();
+        }
+        Ok(())
+    }
+}
