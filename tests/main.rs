@@ -1,4 +1,6 @@
 //! End-to-end tests and house rules, one binary.
 
+#![allow(clippy::unwrap_used)]
+
 mod order_agreement;
 mod tidy;

@@ -81,11 +81,7 @@ fn with_history(
             }
         }
         let steps = Steps::All(0);
-        case.segments.push(Segment {
-            lanes: *lanes,
-            global_batch: lanes * per_lane,
-            steps,
-        });
+        case.segments.push(Segment { lanes: *lanes, global_batch: lanes * per_lane, steps });
     }
     let worlds = divisors(case.segments.last().expect("a change each").global_batch);
     case.world_size = worlds[world.index(worlds.len())];
@@ -100,15 +96,7 @@ fn plan(case: &Case) -> EpochPlan {
     let line = Arc::new(Line::new(&case.counts, &case.shuffle, case.epoch).unwrap());
     let rules = (case.tail, case.limit);
     let shuffle = case.shuffle.clone();
-    EpochPlan::new(
-        line,
-        shuffle,
-        case.epoch,
-        rules,
-        &case.segments,
-        case.world_size,
-    )
-    .unwrap()
+    EpochPlan::new(line, shuffle, case.epoch, rules, &case.segments, case.world_size).unwrap()
 }
 
 fn question(case: &Case) -> Value {
@@ -130,10 +118,7 @@ fn answer(case: &Case) -> Value {
             return vec![];
         }
         let batch = plan.batch(step, rank).unwrap();
-        batch
-            .iter()
-            .map(|p| json!([p.sample.shard, p.sample.ordinal, p.valid]))
-            .collect()
+        batch.iter().map(|p| json!([p.sample.shard, p.sample.ordinal, p.valid])).collect()
     };
     let step = |step| -> Vec<Vec<Value>> { ranks.clone().map(|rank| batch(step, rank)).collect() };
     json!({
@@ -148,9 +133,8 @@ fn answer(case: &Case) -> Value {
 fn agrees_with_the_oracle_on_thousands_of_cases() {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[42; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let cases: Vec<Case> = (0..CASES)
-        .map(|_| cases().new_tree(&mut runner).unwrap().current())
-        .collect();
+    let cases: Vec<Case> =
+        (0..CASES).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
 
     let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("order_oracle.py");
     let mut python = Command::new("python3")
@@ -160,10 +144,7 @@ fn agrees_with_the_oracle_on_thousands_of_cases() {
         .spawn()
         .expect("python3 starts");
     let mut stdin = python.stdin.take().unwrap();
-    let questions: String = cases
-        .iter()
-        .map(|case| format!("{}\n", question(case)))
-        .collect();
+    let questions: String = cases.iter().map(|case| format!("{}\n", question(case))).collect();
     let writer = std::thread::spawn(move || stdin.write_all(questions.as_bytes()).unwrap());
     let output = python.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -179,26 +160,15 @@ fn agrees_with_the_oracle_on_thousands_of_cases() {
     for (case, expected) in cases.iter().zip(&answers) {
         assert_eq!(&answer(case), expected, "case: {}", question(case));
         histories += usize::from(case.segments.len() > 1);
-        lists += usize::from(
-            case.segments
-                .iter()
-                .any(|s| matches!(s.steps, Steps::PerRank(_))),
-        );
+        lists += usize::from(case.segments.iter().any(|s| matches!(s.steps, Steps::PerRank(_))));
     }
     // The agreement means little if the cases are plain.
-    assert!(
-        histories > CASES / 3 && lists > CASES / 20,
-        "{histories} histories, {lists} lists"
-    );
+    assert!(histories > CASES / 3 && lists > CASES / 20, "{histories} histories, {lists} lists");
 }
 
 #[test]
 fn the_oracle_knows_the_published_generator() {
     let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("order_oracle.py");
-    let status = Command::new("python3")
-        .arg(oracle)
-        .arg("--selftest")
-        .status()
-        .unwrap();
+    let status = Command::new("python3").arg(oracle).arg("--selftest").status().unwrap();
     assert!(status.success());
 }

@@ -1,1 +1,214 @@
-//! House rules.
+//! House rules that a compiler does not check: arrows between crates, what may be in the dependency
+//! tree, how long a file may be, where unsafe code may stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const LINES_MAX: usize = 800;
+
+/// Which of our crates each of our crates may stand on. Tests may stand on everything.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("shardfeed-plan", &[]),
+    ("shardfeed-tfrecord", &[]),
+    ("shardfeed-handoff", &[]),
+    ("shardfeed-pipeline", &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-handoff"]),
+    (
+        "shardfeed-agent",
+        &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-handoff", "shardfeed-pipeline"],
+    ),
+    (
+        "shardfeed-embedded",
+        &[
+            "shardfeed-plan",
+            "shardfeed-tfrecord",
+            "shardfeed-handoff",
+            "shardfeed-pipeline",
+            "shardfeed-agent",
+        ],
+    ),
+    ("shardfeed", &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-embedded"]),
+    (
+        "shardfeed-python",
+        &[
+            "shardfeed-plan",
+            "shardfeed-tfrecord",
+            "shardfeed-handoff",
+            "shardfeed-pipeline",
+            "shardfeed-embedded",
+        ],
+    ),
+];
+
+/// Crates that decide and compute, but never do: nothing that waits, connects or stores.
+const PURE: &[&str] = &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-pipeline"];
+const NOT_IN_PURE: &[&str] = &["tokio", "tonic", "prost", "openraft", "object_store", "tracing"];
+
+/// Building needs Rust and a C compiler, no more.
+const NOWHERE: &[&str] =
+    &["aws-lc-sys", "openssl-sys", "cmake", "bindgen", "prost-build", "protobuf-src"];
+
+/// Where unsafe code may stand, each time with a `// SAFETY:` comment.
+const UNSAFE_IN: &[&str] =
+    &["worker/handoff/src/slot.rs", "python/src/buffer.rs", "common/tfrecord/src/mmap.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Text files that git tracks, and new ones it does not ignore.
+fn files() -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "git ls-files failed");
+    let names = String::from_utf8(output.stdout).unwrap();
+    names.lines().map(PathBuf::from).filter(|name| root().join(name).is_file()).collect()
+}
+
+fn sources(extensions: &[&str]) -> Vec<(String, String)> {
+    let wanted =
+        |file: &PathBuf| file.extension().is_some_and(|e| extensions.iter().any(|want| e == *want));
+    let read = |file: PathBuf| {
+        let text = std::fs::read_to_string(root().join(&file)).unwrap();
+        (file.display().to_string(), text)
+    };
+    files().into_iter().filter(wanted).map(read).collect()
+}
+
+/// Packages by id: name, and what they depend on in a build (not for tests).
+struct Tree {
+    names: BTreeMap<String, String>,
+    needs: BTreeMap<String, BTreeSet<String>>,
+    ours: BTreeSet<String>,
+}
+
+impl Tree {
+    fn read() -> Self {
+        let output = Command::new(env!("CARGO"))
+            .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let packages = metadata["packages"].as_array().unwrap();
+        let names = packages.iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
+        let in_build = |dep: &&Value| {
+            dep["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"] != "dev")
+        };
+        let needs = metadata["resolve"]["nodes"].as_array().unwrap().iter().map(|node| {
+            let deps = node["deps"].as_array().unwrap().iter().filter(in_build);
+            (text(&node["id"]), deps.map(|dep| text(&dep["pkg"])).collect())
+        });
+        let ours = metadata["workspace_members"].as_array().unwrap().iter().map(text).collect();
+        Self { names, needs: needs.collect(), ours }
+    }
+
+    fn id(&self, name: &str) -> &str {
+        let mut ours = self.ours.iter().filter(|id| self.names[*id] == name);
+        ours.next().unwrap_or_else(|| panic!("{name} is no crate of the workspace"))
+    }
+
+    /// Names of everything that `id` is built with.
+    fn all_needs(&self, id: &str) -> BTreeSet<&str> {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![id]);
+        while let Some(id) = next.pop() {
+            for need in &self.needs[id] {
+                if seen.insert(need.as_str()) {
+                    next.push(need);
+                }
+            }
+        }
+        seen.iter().map(|id| self.names[*id].as_str()).collect()
+    }
+}
+
+#[test]
+fn arrows_point_down() {
+    let tree = Tree::read();
+    let known: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
+    let others = ["shardfeed-tests"];
+    for id in &tree.ours {
+        let name = tree.names[id].as_str();
+        assert!(known.contains(name) || others.contains(&name), "{name} has no place in ARROWS");
+    }
+    for (name, allowed) in ARROWS {
+        for need in &tree.needs[tree.id(name)] {
+            let need_name = tree.names[need].as_str();
+            let fine = !tree.ours.contains(need) || allowed.contains(&need_name);
+            assert!(fine, "{name} must not stand on {need_name}");
+        }
+    }
+}
+
+#[test]
+fn pure_crates_stay_pure() {
+    let tree = Tree::read();
+    for name in PURE {
+        let needs = tree.all_needs(tree.id(name));
+        for banned in NOT_IN_PURE {
+            assert!(!needs.contains(banned), "{name} must never see {banned}");
+        }
+    }
+}
+
+#[test]
+fn building_needs_rust_and_a_c_compiler_only() {
+    let tree = Tree::read();
+    for id in &tree.ours {
+        let needs = tree.all_needs(id);
+        for banned in NOWHERE {
+            assert!(!needs.contains(banned), "{} needs {banned}", tree.names[id]);
+        }
+    }
+}
+
+#[test]
+fn no_file_is_over_the_cap() {
+    for (file, text) in sources(&["rs", "py", "pyi"]) {
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{file} has {lines} lines, more than {LINES_MAX}");
+    }
+    let oracle = std::fs::read_to_string(root().join("tests/order_oracle.py")).unwrap();
+    assert!(oracle.lines().count() <= 200, "the oracle is to stay readable in one sitting");
+}
+
+#[test]
+fn unsafe_code_stands_where_it_may() {
+    for (file, text) in sources(&["rs"]) {
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let is_unsafe = |line: &str| {
+            ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait"]
+                .iter()
+                .any(|w| line.contains(w))
+        };
+        let found = code.filter(|line| !line.contains("line.contains")).any(is_unsafe);
+        let allowed = UNSAFE_IN.contains(&file.as_str()) || file == "tests/tidy.rs";
+        assert!(!found || allowed, "{file} has unsafe code");
+    }
+}
+
+#[test]
+fn every_crate_takes_the_house_lints() {
+    for file in files().iter().filter(|file| file.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let fine = text.contains("[workspace]") || text.contains("[lints]\nworkspace = true");
+        assert!(fine, "{} lacks [lints] workspace = true", file.display());
+    }
+}
+
+#[test]
+fn order_md_shows_a_key_and_a_permutation_that_hold() {
+    let text = std::fs::read_to_string(root().join("docs/ORDER.md")).unwrap();
+    let zero = shardfeed_plan::Digest::from_bytes([0; 32]);
+    let key = shardfeed_plan::stream_key("line", &zero, &[1, 2]);
+    let permutation = shardfeed_plan::Draws::new(key, 5).permutation(8).unwrap();
+    assert!(text.contains(&format!("`{key:#018x}`")), "key {key:#x}");
+    assert!(text.contains(&format!("`{permutation:?}`")), "permutation {permutation:?}");
+}

@@ -63,10 +63,7 @@ impl Control for LocalControl {
             return Err(ControlError::NotRegistered);
         }
         state.granted += 1;
-        let lease = Lease {
-            fencing: state.granted,
-            rank: request.rank,
-        };
+        let lease = Lease { fencing: state.granted, rank: request.rank };
         state.lease = Some((lease, request.clone()));
         state.cursor = None;
         Ok(lease)
@@ -80,13 +77,7 @@ impl Control for LocalControl {
         }
         // A later epoch begins with the lanes and the batch that the last one ended with.
         let last = request.segments.last().cloned();
-        Ok(last
-            .into_iter()
-            .map(|open| Segment {
-                steps: Steps::All(0),
-                ..open
-            })
-            .collect())
+        Ok(last.into_iter().map(|open| Segment { steps: Steps::All(0), ..open }).collect())
     }
 
     fn report(&self, lease: &Lease, epoch: u64, step: u64) -> Result<(), ControlError> {
@@ -105,41 +96,16 @@ mod tests {
 
     fn job(seed: u64) -> JobSpec {
         let content = Digest::from_bytes([0; 32]);
-        let shuffle = Shuffle {
-            content,
-            seed,
-            enabled: true,
-            window: 1,
-            interleave: 1,
-            block_length: 1,
-        };
+        let shuffle =
+            Shuffle { content, seed, enabled: true, window: 1, interleave: 1, block_length: 1 };
         let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-        let identity = JobIdentity {
-            shuffle,
-            lanes: 1,
-            tail: Tail::Drop,
-            operators,
-            decoder,
-        };
-        JobSpec {
-            name: Some("train".into()),
-            identity,
-        }
+        let identity = JobIdentity { shuffle, lanes: 1, tail: Tail::Drop, operators, decoder };
+        JobSpec { name: Some("train".into()), identity }
     }
 
     fn request(steps: u64) -> LeaseRequest {
-        let segments = vec![Segment {
-            lanes: 1,
-            global_batch: 4,
-            steps: Steps::All(steps),
-        }];
-        LeaseRequest {
-            rank: 0,
-            world_size: 1,
-            generation: 0,
-            epoch: 2,
-            segments,
-        }
+        let segments = vec![Segment { lanes: 1, global_batch: 4, steps: Steps::All(steps) }];
+        LeaseRequest { rank: 0, world_size: 1, generation: 0, epoch: 2, segments }
     }
 
     #[test]
@@ -154,14 +120,8 @@ mod tests {
         assert_eq!(control.cursor(), Some((2, 4)));
         let second = control.lease(&request(3)).unwrap();
         assert!(second.fencing > first.fencing);
-        assert_eq!(
-            control.report(&first, 2, 5),
-            Err(ControlError::Fenced { rank: 0 })
-        );
-        assert_eq!(
-            control.lanes(&first, 3),
-            Err(ControlError::Fenced { rank: 0 })
-        );
+        assert_eq!(control.report(&first, 2, 5), Err(ControlError::Fenced { rank: 0 }));
+        assert_eq!(control.lanes(&first, 3), Err(ControlError::Fenced { rank: 0 }));
         control.report(&second, 2, 5).unwrap();
     }
 

@@ -34,15 +34,8 @@ impl Ledger {
             fs::create_dir_all(path.parent().expect("joined to a folder"))?;
             OpenOptions::new().create(true).append(true).open(&path)
         };
-        let file = open().map_err(|source| LoadError::Ledger {
-            path: path.clone(),
-            source,
-        })?;
-        Ok(Some(Self {
-            path,
-            file,
-            text: String::new(),
-        }))
+        let file = open().map_err(|source| LoadError::Ledger { path: path.clone(), source })?;
+        Ok(Some(Self { path, file, text: String::new() }))
     }
 
     /// A generation begins at the cursor.
@@ -82,10 +75,7 @@ impl Ledger {
     /// One write: a process that is killed leaves whole batches.
     fn append(&mut self) -> Result<(), LoadError> {
         let written = self.file.write_all(self.text.as_bytes());
-        written.map_err(|source| LoadError::Ledger {
-            path: self.path.clone(),
-            source,
-        })
+        written.map_err(|source| LoadError::Ledger { path: self.path.clone(), source })
     }
 }
 

@@ -73,9 +73,7 @@ impl Loader {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         if options.limit == Some(0) {
-            return Err(LoadError::Option(
-                "limit must be at least 1, or None for no limit".into(),
-            ));
+            return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
         }
         if options.prefetch == 0 {
             return Err(LoadError::Option("prefetch must be at least 1".into()));
@@ -88,12 +86,7 @@ impl Loader {
         // Numbers that make no plan are refused before anything is scanned.
         let lanes = start.lanes.unwrap_or(start.world_size);
         Segment::start(lanes, start.batch_size, start.world_size)?;
-        let dataset = Dataset::open(
-            &options.files,
-            options.compression,
-            &options.cache,
-            progress,
-        )?;
+        let dataset = Dataset::open(&options.files, options.compression, &options.cache, progress)?;
         let identity = JobIdentity {
             shuffle: Shuffle {
                 content: dataset.manifest().digest(),
@@ -169,8 +162,7 @@ impl Loader {
         let epoch = self.cursor.epoch();
         self.cursor.advance(steps);
         self.handed_out += 1;
-        self.control
-            .report(&lease, self.cursor.epoch(), self.cursor.step())?;
+        self.control.report(&lease, self.cursor.epoch(), self.cursor.step())?;
         if self.cursor.epoch() != epoch {
             self.plan = self.plans.get(&self.cursor)?;
         }
@@ -243,9 +235,7 @@ impl Loader {
                 let rank_steps = |epoch, segments: &[Segment], world_size| {
                     let plan = plans.plan(&identity, epoch, segments, world_size)?;
                     let first = plan.first_step();
-                    Ok((0..world_size)
-                        .map(|rank| plan.rank_steps(rank) - first)
-                        .collect())
+                    Ok((0..world_size).map(|rank| plan.rank_steps(rank) - first).collect())
                 };
                 Cursor::resume_uneven(identity.clone(), start, tokens, replay_missing, rank_steps)?
             }
@@ -266,18 +256,13 @@ impl Loader {
     pub fn stats(&self) -> LoaderStats {
         LoaderStats {
             batches: self.handed_out,
-            prefetch: self
-                .running
-                .as_ref()
-                .map(|running| running.prefetch.stats()),
+            prefetch: self.running.as_ref().map(|running| running.prefetch.stats()),
             memory_budget_bytes: self.budget_bytes(),
         }
     }
 
     fn budget_bytes(&self) -> u64 {
-        self.options
-            .memory_budget_bytes
-            .unwrap_or_else(default_budget_bytes)
+        self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes)
     }
 
     /// Takes a lease from the cursor on and starts to read ahead.
@@ -317,26 +302,12 @@ impl Loader {
 }
 
 fn start(options: &LoaderOptions) -> Start {
-    let LoaderOptions {
-        lanes,
-        batch_size,
-        rank,
-        world_size,
-        ..
-    } = *options;
-    Start {
-        lanes,
-        batch_size,
-        rank,
-        world_size,
-    }
+    let LoaderOptions { lanes, batch_size, rank, world_size, .. } = *options;
+    Start { lanes, batch_size, rank, world_size }
 }
 
 fn job(options: &LoaderOptions, cursor: &Cursor) -> JobSpec {
-    JobSpec {
-        name: options.job.clone(),
-        identity: cursor.identity().clone(),
-    }
+    JobSpec { name: options.job.clone(), identity: cursor.identity().clone() }
 }
 
 /// Plans of a dataset's epochs, the last lines kept: the trainer's side and the reading side ask for
@@ -354,22 +325,12 @@ const LINES_KEPT: usize = 2;
 impl Plans {
     fn new(dataset: Arc<Dataset>, options: &LoaderOptions) -> Self {
         let counts = dataset.manifest().counts();
-        Self {
-            dataset,
-            counts,
-            rules: (options.tail, options.limit),
-            lines: Mutex::default(),
-        }
+        Self { dataset, counts, rules: (options.tail, options.limit), lines: Mutex::default() }
     }
 
     fn get(&self, cursor: &Cursor) -> Result<Arc<EpochPlan>, LoadError> {
         let world_size = cursor.start().world_size;
-        Ok(self.plan(
-            cursor.identity(),
-            cursor.epoch(),
-            cursor.segments(),
-            world_size,
-        )?)
+        Ok(self.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)?)
     }
 
     fn plan(

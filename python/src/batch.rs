@@ -31,29 +31,10 @@ pub(crate) struct NativeBatch {
 
 impl NativeBatch {
     pub(crate) fn new(delivered: Delivered, after: Position) -> Self {
-        let Delivered {
-            epoch, step, batch, ..
-        } = delivered;
-        let Batch {
-            rows,
-            columns,
-            valid,
-            shards,
-            ordinals,
-            slot,
-        } = batch;
+        let Delivered { epoch, step, batch, .. } = delivered;
+        let Batch { rows, columns, valid, shards, ordinals, slot } = batch;
         let slot = Arc::new(slot);
-        Self {
-            slot,
-            columns,
-            valid,
-            shards,
-            ordinals,
-            rows,
-            epoch,
-            step,
-            after,
-        }
+        Self { slot, columns, valid, shards, ordinals, rows, epoch, step, after }
     }
 
     fn buffer(&self, range: BufferRange, item: Item) -> NativeBuffer {
@@ -88,10 +69,7 @@ impl NativeBatch {
 
     /// Shard ordinal and ordinal in the shard of each row.
     fn provenance(&self) -> (NativeBuffer, NativeBuffer) {
-        (
-            self.buffer(self.shards, Item::Int64),
-            self.buffer(self.ordinals, Item::Int64),
-        )
+        (self.buffer(self.shards, Item::Int64), self.buffer(self.ordinals, Item::Int64))
     }
 }
 

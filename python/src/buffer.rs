@@ -52,13 +52,7 @@ impl NativeBuffer {
     pub(crate) fn new(slot: Arc<SharedSlot>, range: BufferRange, item: Item) -> Self {
         let bytes = item.bytes();
         let shape = [(range.len / bytes) as ffi::Py_ssize_t];
-        Self {
-            slot,
-            range,
-            item,
-            shape,
-            strides: [bytes as ffi::Py_ssize_t],
-        }
+        Self { slot, range, item, shape, strides: [bytes as ffi::Py_ssize_t] }
     }
 }
 
@@ -74,10 +68,7 @@ impl NativeBuffer {
         }
         let this = slf.get();
         let start = this.range.start;
-        assert!(
-            start + this.range.len <= this.slot.bytes().len(),
-            "a buffer lies in its slot"
-        );
+        assert!(start + this.range.len <= this.slot.bytes().len(), "a buffer lies in its slot");
         let asked = |flag: c_int| flags & flag == flag;
         // SAFETY: `view` is not null and the interpreter owns it. The buffer lies in the slot's
         // mapping (asserted), which `self` keeps alive, and `view.obj` keeps `self` alive until the

@@ -19,42 +19,20 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
     let (class, place) = match error {
         LoadError::Interrupted => return PyKeyboardInterrupt::new_err(message),
         LoadError::Corrupt { read } => return read_error(py, read),
-        LoadError::Record {
-            file,
-            offset,
-            ordinal,
-            fault,
-        } => {
+        LoadError::Record { file, offset, ordinal, fault } => {
             let class = match **fault {
                 shardfeed_pipeline::RowFault::Parse(_) => "FeatureError",
                 shardfeed_pipeline::RowFault::Data(_) => "CorruptRecordError",
                 shardfeed_pipeline::RowFault::Memory { .. } => "ShardfeedError",
             };
-            (
-                class,
-                Some(Place {
-                    file,
-                    offset: Some(*offset),
-                    ordinal: Some(*ordinal),
-                }),
-            )
+            (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
         }
-        LoadError::Changed { file, .. } => (
-            "ShardChangedError",
-            Some(Place {
-                file,
-                offset: None,
-                ordinal: None,
-            }),
-        ),
-        LoadError::Io { file, .. } => (
-            "DataError",
-            Some(Place {
-                file,
-                offset: None,
-                ordinal: None,
-            }),
-        ),
+        LoadError::Changed { file, .. } => {
+            ("ShardChangedError", Some(Place { file, offset: None, ordinal: None }))
+        }
+        LoadError::Io { file, .. } => {
+            ("DataError", Some(Place { file, offset: None, ordinal: None }))
+        }
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
         LoadError::Cache { .. } => ("CacheError", None),
         LoadError::Token(_) => ("TokenError", None),
@@ -71,11 +49,8 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
 /// The exception for a damaged file.
 pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     let message = format!("{error}; {}", error.hint());
-    let place = Place {
-        file: &error.file,
-        offset: Some(error.offset),
-        ordinal: Some(error.ordinal),
-    };
+    let place =
+        Place { file: &error.file, offset: Some(error.offset), ordinal: Some(error.ordinal) };
     let class = match &error.kind {
         ReadErrorKind::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
             "DatasetNotFoundError"
@@ -95,12 +70,7 @@ fn raise(py: Python<'_>, class: &str, message: &str, place: Option<Place<'_>>) -
     let make = || {
         let class = py.import("shardfeed.errors")?.getattr(class)?;
         let exception = class.call1((message,))?;
-        if let Some(Place {
-            file,
-            offset,
-            ordinal,
-        }) = place
-        {
+        if let Some(Place { file, offset, ordinal }) = place {
             let fields = PyDict::new(py);
             fields.set_item("file", file)?;
             fields.set_item("offset", offset)?;

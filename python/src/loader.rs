@@ -83,10 +83,7 @@ impl NativeLoader {
             return Err(error);
         }
         let loader = result.map_err(|error| load_error(py, &error))?;
-        Ok(Self {
-            loader: Mutex::new(Some(loader)),
-            process: std::process::id(),
-        })
+        Ok(Self { loader: Mutex::new(Some(loader)), process: std::process::id() })
     }
 
     /// The next batch, or `None` at the end of the epoch.
@@ -108,9 +105,7 @@ impl NativeLoader {
 
     /// Columns in the order of a batch's.
     fn columns(&self, py: Python<'_>) -> PyResult<Vec<ColumnTuple>> {
-        self.with(py, |loader| {
-            Ok(loader.schema().columns().iter().map(column_tuple).collect())
-        })
+        self.with(py, |loader| Ok(loader.schema().columns().iter().map(column_tuple).collect()))
     }
 
     /// Steps of the whole epoch for this rank.
@@ -144,10 +139,8 @@ impl NativeLoader {
     /// Goes on from one token, or from those of all ranks.
     fn load(&self, py: Python<'_>, tokens: Vec<String>, replay_missing: bool) -> PyResult<()> {
         self.with(py, |loader| {
-            let tokens = tokens
-                .iter()
-                .map(|text| Token::from_json(text))
-                .collect::<Result<Vec<_>, _>>()?;
+            let tokens =
+                tokens.iter().map(|text| Token::from_json(text)).collect::<Result<Vec<_>, _>>()?;
             loader.load(&tokens, replay_missing)
         })
     }
@@ -160,23 +153,14 @@ impl NativeLoader {
     fn shards(&self, py: Python<'_>) -> PyResult<(Vec<String>, String)> {
         self.with(py, |loader| {
             let dataset = loader.dataset();
-            let paths = dataset
-                .manifest()
-                .shards()
-                .iter()
-                .map(|shard| shard.path.clone());
+            let paths = dataset.manifest().shards().iter().map(|shard| shard.path.clone());
             Ok((paths.collect(), dataset.root().display().to_string()))
         })
     }
 
     /// Records of the dataset, and samples of this epoch that no step delivers.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        self.with(py, |loader| {
-            Ok((
-                loader.dataset().manifest().records(),
-                loader.plan().dropped(),
-            ))
-        })
+        self.with(py, |loader| Ok((loader.dataset().manifest().records(), loader.plan().dropped())))
     }
 
     /// What the loader holds and chose, as a dict.
@@ -278,13 +262,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
 }
 
 /// A feature: name, kind, dtype, shape, default.
-type FeatureTuple<'py> = (
-    String,
-    String,
-    String,
-    Vec<usize>,
-    Option<Bound<'py, PyAny>>,
-);
+type FeatureTuple<'py> = (String, String, String, Vec<usize>, Option<Bound<'py, PyAny>>);
 
 fn features(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<FeatureSpec>>> {
     let Some(list) = value.extract::<Option<Vec<FeatureTuple<'_>>>>()? else {
@@ -299,22 +277,13 @@ fn features(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<FeatureSpec>>> {
         let feature = match kind.as_str() {
             "var_len" => Feature::VarLen { dtype },
             _ => {
-                let default = default
-                    .map(|value| default_value(dtype, &value))
-                    .transpose()?;
-                Feature::FixedLen {
-                    shape,
-                    dtype,
-                    default,
-                }
+                let default = default.map(|value| default_value(dtype, &value)).transpose()?;
+                Feature::FixedLen { shape, dtype, default }
             }
         };
         Ok(FeatureSpec { name, feature })
     };
-    list.into_iter()
-        .map(spec)
-        .collect::<PyResult<Vec<_>>>()
-        .map(Some)
+    list.into_iter().map(spec).collect::<PyResult<Vec<_>>>().map(Some)
 }
 
 fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {

@@ -36,18 +36,13 @@ impl NativeWriter {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
         let compression: Compression =
-            compression
-                .parse()
-                .map_err(|error: shardfeed_tfrecord::UnknownCompression| {
-                    named(py, "ConfigError", &error.to_string())
-                })?;
+            compression.parse().map_err(|error: shardfeed_tfrecord::UnknownCompression| {
+                named(py, "ConfigError", &error.to_string())
+            })?;
         let writer = py.detach(|| create(&path, compression)).map_err(|error| {
             PyOSError::new_err(format!("{}: cannot create: {error}", path.display()))
         })?;
-        Ok(Self {
-            path,
-            writer: Mutex::new(Some(writer)),
-        })
+        Ok(Self { path, writer: Mutex::new(Some(writer)) })
     }
 
     /// Appends one record.
@@ -57,10 +52,7 @@ impl NativeWriter {
             writer.as_mut().map(|writer| writer.write(record))
         });
         match result {
-            None => Err(PyValueError::new_err(format!(
-                "{}: is closed",
-                self.path.display()
-            ))),
+            None => Err(PyValueError::new_err(format!("{}: is closed", self.path.display()))),
             Some(result) => result.map_err(|error| self.failed("write", &error)),
         }
     }
@@ -68,25 +60,15 @@ impl NativeWriter {
     /// Ends the file and gives it its name; does nothing the second time.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let result = py.detach(|| {
-            let writer = self
-                .writer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
             writer.map(FileRecordWriter::finish)
         });
-        result
-            .unwrap_or(Ok(()))
-            .map_err(|error| self.failed("finish", &error))
+        result.unwrap_or(Ok(())).map_err(|error| self.failed("finish", &error))
     }
 
     /// Forgets what was written; nothing is left under either name.
     fn abort(&self, py: Python<'_>) {
-        let writer = self
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(writer));
     }
 }
@@ -157,23 +139,14 @@ impl NativeRecords {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
         let choice: CompressionChoice =
-            compression
-                .parse()
-                .map_err(|error: shardfeed_tfrecord::UnknownCompression| {
-                    named(py, "ConfigError", &error.to_string())
-                })?;
-        let source = py
-            .detach(|| open_source(&path, choice))
-            .map_err(|error| read_error(py, &error))?;
+            compression.parse().map_err(|error: shardfeed_tfrecord::UnknownCompression| {
+                named(py, "ConfigError", &error.to_string())
+            })?;
+        let source =
+            py.detach(|| open_source(&path, choice)).map_err(|error| read_error(py, &error))?;
         let reader = ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default());
-        let state = Records {
-            reader,
-            chunk: None,
-            spans: VecDeque::new(),
-        };
-        Ok(Self {
-            state: Mutex::new(state),
-        })
+        let state = Records { reader, chunk: None, spans: VecDeque::new() };
+        Ok(Self { state: Mutex::new(state) })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -181,14 +154,10 @@ impl NativeRecords {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let mut state = self
-            .state
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         if state.spans.is_empty() {
             let state = &mut *state;
-            py.detach(|| state.fill())
-                .map_err(|error| read_error(py, &error))?;
+            py.detach(|| state.fill()).map_err(|error| read_error(py, &error))?;
         }
         let Some(span) = state.spans.pop_front() else {
             return Ok(None);

@@ -51,21 +51,9 @@ impl Cursor {
         check_rank(&start)?;
         identity.shuffle.validate()?;
         identity.lanes = start.lanes.unwrap_or(start.world_size);
-        let segments = vec![Segment::start(
-            identity.lanes,
-            start.batch_size,
-            start.world_size,
-        )?];
+        let segments = vec![Segment::start(identity.lanes, start.batch_size, start.world_size)?];
         let origin = (0, segments.clone());
-        Ok(Self {
-            identity,
-            start,
-            epoch: 0,
-            generation: 0,
-            segments,
-            origin,
-            just_loaded: false,
-        })
+        Ok(Self { identity, start, epoch: 0, generation: 0, segments, origin, just_loaded: false })
     }
 
     /// Goes on from a token, as a new generation.
@@ -79,18 +67,21 @@ impl Cursor {
         token.check_job(&identity)?;
         let mut segments = token.segments.clone();
         let open = segments.last_mut().expect("a token has segments");
-        let wanted = Self::wanted(&start, open)?;
+        let wanted = Self::wanted(&start, open);
         if let Some((rank, world_size)) = token.speaks_for {
-            let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
+            let same = wanted.as_ref().is_ok_and(|wanted| {
+                wanted.lanes == open.lanes && wanted.global_batch == open.global_batch
+            });
             if (rank, world_size) != (start.rank, start.world_size) || !same {
                 return Err(TokenError::Uneven(format!(
                     "with tail=\"uneven\" a token speaks for one rank: this one is of rank {rank} of \
-                     {world_size}, loaded by rank {} of {}; pass the tokens of all {world_size} ranks \
-                     as a list",
+                     {world_size}, loaded by rank {} of {}; to go on with other ranks or another batch \
+                     size pass the tokens of all {world_size} ranks as a list",
                     start.rank, start.world_size
                 )));
             }
         }
+        let wanted = wanted?;
         if wanted.lanes != open.lanes || wanted.global_batch != open.global_batch {
             if open.steps.most() == 0 {
                 segments.pop();
@@ -132,10 +123,7 @@ impl Cursor {
 
     /// Step of the epoch that comes next.
     pub fn step(&self) -> u64 {
-        self.segments
-            .iter()
-            .map(|segment| segment.steps.most())
-            .sum()
+        self.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
     /// The generation; it counts up along a lineage.
@@ -161,10 +149,7 @@ impl Cursor {
     /// Consumes one step; `steps` is this rank's number of steps in the epoch, which ends there.
     pub fn advance(&mut self, steps: u64) {
         self.just_loaded = false;
-        let open = self
-            .segments
-            .last_mut()
-            .expect("a cursor has an open segment");
+        let open = self.segments.last_mut().expect("a cursor has an open segment");
         open.steps = Steps::All(open.steps.most() + 1);
         if self.step() >= steps {
             self.begin(self.epoch.saturating_add(1));
@@ -231,20 +216,13 @@ impl Cursor {
         let (epoch, segments) = &self.origin;
         let segments = serde_json::to_string(segments).expect("segments are plain data");
         let text = format!("{epoch} {segments} {} {limit:?}", self.start.world_size);
-        Digest::of_parts([
-            b"shardfeed plan\n".as_slice(),
-            job.as_bytes(),
-            text.as_bytes(),
-        ])
+        Digest::of_parts([b"shardfeed plan\n".as_slice(), job.as_bytes(), text.as_bytes()])
     }
 
     fn begin(&mut self, epoch: u64) {
         let open = self.segments.pop().expect("a cursor has an open segment");
         self.epoch = epoch;
-        self.segments = vec![Segment {
-            steps: Steps::All(0),
-            ..open
-        }];
+        self.segments = vec![Segment { steps: Steps::All(0), ..open }];
     }
 
     fn at(
@@ -259,15 +237,7 @@ impl Cursor {
         identity.lanes = token.lanes;
         let origin = (token.epoch, segments.clone());
         let (epoch, generation) = (token.epoch, token.generation.saturating_add(1));
-        Ok(Self {
-            identity,
-            start,
-            epoch,
-            generation,
-            segments,
-            origin,
-            just_loaded: true,
-        })
+        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded: true })
     }
 
     fn wanted(start: &Start, open: &Segment) -> Result<Segment, PlanError> {
@@ -277,14 +247,8 @@ impl Cursor {
 }
 
 fn check_rank(start: &Start) -> Result<(), PlanError> {
-    let Start {
-        rank, world_size, ..
-    } = *start;
-    if rank < world_size {
-        Ok(())
-    } else {
-        Err(PlanError::RankOutOfRange { rank, world_size })
-    }
+    let Start { rank, world_size, .. } = *start;
+    if rank < world_size { Ok(()) } else { Err(PlanError::RankOutOfRange { rank, world_size }) }
 }
 
 /// One token for the tokens of all ranks of an uneven job.
@@ -315,9 +279,7 @@ fn merge(
         let place = match steps.get_mut(rank as usize) {
             Some(place) if of == world_size => place,
             _ => {
-                return uneven(format!(
-                    "tokens of {world_size} and of {of} ranks in one list"
-                ));
+                return uneven(format!("tokens of {world_size} and of {of} ranks in one list"));
             }
         };
         let taken = if token.epoch == first.epoch {
@@ -341,9 +303,7 @@ fn merge(
             return uneven(format!("two tokens of rank {rank} in one list"));
         }
     }
-    let missing: Vec<usize> = (0..steps.len())
-        .filter(|&rank| steps[rank].is_none())
-        .collect();
+    let missing: Vec<usize> = (0..steps.len()).filter(|&rank| steps[rank].is_none()).collect();
     if !missing.is_empty() && !replay_missing {
         return uneven(format!(
             "no token of rank {missing:?} of {world_size}; pass all, or missing=\"replay\" to deliver \
@@ -353,10 +313,6 @@ fn merge(
     let mut merged = first.clone();
     let open = merged.segments.last_mut().expect("a token has segments");
     open.steps = Steps::PerRank(steps.into_iter().map(|s| s.unwrap_or(0)).collect()).normalized();
-    merged.generation = tokens
-        .iter()
-        .map(|token| token.generation)
-        .max()
-        .unwrap_or(0);
+    merged.generation = tokens.iter().map(|token| token.generation).max().unwrap_or(0);
     Ok(merged)
 }

@@ -61,10 +61,8 @@ impl FromStr for Digest {
     type Err = DigestParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || DigestParseError {
-            length: text.len(),
-            start: text.chars().take(8).collect(),
-        };
+        let error =
+            || DigestParseError { length: text.len(), start: text.chars().take(8).collect() };
         if text.len() != 64 || !text.is_ascii() {
             return Err(error());
         }

@@ -85,20 +85,9 @@ impl EpochPlan {
         let last = segments.last().expect("checked: at least one");
         if world_size == 0 || !last.global_batch.is_multiple_of(world_size) {
             let global_batch = last.global_batch;
-            return Err(PlanError::WorldDoesNotDivide {
-                world_size,
-                global_batch,
-            });
+            return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
         }
-        let mut plan = Self {
-            line,
-            shuffle,
-            epoch,
-            tail,
-            limit,
-            world_size,
-            layers: Vec::new(),
-        };
+        let mut plan = Self { line, shuffle, epoch, tail, limit, world_size, layers: Vec::new() };
         for segment in segments {
             let mut segment = segment.clone();
             segment.steps = segment.steps.normalized();
@@ -164,11 +153,7 @@ impl EpochPlan {
         // In a lane the first of a rank's entries has the most steps.
         let firsts = (entries.start / per_lane..entries.end.div_ceil(per_lane))
             .map(|lane| (lane * per_lane).max(entries.start));
-        self.first_step()
-            + firsts
-                .map(|entry| self.entry_steps(index, entry))
-                .max()
-                .unwrap_or(0)
+        self.first_step() + firsts.map(|entry| self.entry_steps(index, entry)).max().unwrap_or(0)
     }
 
     /// Lanes of the last segment that a rank reads, at least one.
@@ -192,9 +177,7 @@ impl EpochPlan {
                         steps[(entry * steps.len() as u64 / segment.global_batch) as usize]
                     }
                 };
-                entries
-                    .map(|entry| self.entry_steps(index, entry).min(most(entry)))
-                    .sum::<u64>()
+                entries.map(|entry| self.entry_steps(index, entry).min(most(entry))).sum::<u64>()
             })
             .sum();
         self.line.samples() - delivered
@@ -213,10 +196,7 @@ impl EpochPlan {
         let segment = &self.layers[index].segment;
         if !segment.global_batch.is_multiple_of(world_size) {
             let global_batch = segment.global_batch;
-            return Err(PlanError::WorldDoesNotDivide {
-                world_size,
-                global_batch,
-            });
+            return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
         }
         let entries = entries_of(segment, rank, world_size);
         let mut padded = match self.tail {
@@ -228,19 +208,11 @@ impl EpochPlan {
             let lane = entry / segment.per_lane();
             if step < self.entry_steps(index, entry) {
                 let source = SlotSource::Lane(self.resolve(index, step, entry));
-                slots.push(Slot {
-                    entry,
-                    lane,
-                    source,
-                });
+                slots.push(Slot { entry, lane, source });
             } else if self.tail == Tail::Pad {
                 let position = padded % self.line.samples();
                 let source = SlotSource::Padding { position };
-                slots.push(Slot {
-                    entry,
-                    lane,
-                    source,
-                });
+                slots.push(Slot { entry, lane, source });
                 padded += 1;
             }
         }
@@ -257,10 +229,7 @@ impl EpochPlan {
             let at = match slot.source {
                 SlotSource::Lane(at) => at,
                 SlotSource::Padding { position } => {
-                    batch.push(Planned {
-                        sample: self.line.sample(position),
-                        valid: false,
-                    });
+                    batch.push(Planned { sample: self.line.sample(position), valid: false });
                     continue;
                 }
             };
@@ -269,18 +238,12 @@ impl EpochPlan {
             };
             if !held.as_ref().is_some_and(fits) {
                 let lane = self.lane(at.lane);
-                let block = lane
-                    .blocks_from(at.output)
-                    .next()
-                    .expect("the slot exists")?;
+                let block = lane.blocks_from(at.output).next().expect("the slot exists")?;
                 held = Some((at.lane, lane, block));
             }
             let (_, lane, block) = held.as_ref().expect("just filled");
             let input = block.sources[(at.output - block.outputs.start) as usize];
-            batch.push(Planned {
-                sample: lane.input(input),
-                valid: true,
-            });
+            batch.push(Planned { sample: lane.input(input), valid: true });
         }
         Ok(batch)
     }
@@ -290,16 +253,10 @@ impl EpochPlan {
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn place(&self, sample: Sample) -> Result<Option<Placed>, PlanError> {
         let Some(position) = self.line.position(sample) else {
-            return Err(PlanError::NoSuchSample {
-                shard: sample.shard,
-                ordinal: sample.ordinal,
-            });
+            return Err(PlanError::NoSuchSample { shard: sample.shard, ordinal: sample.ordinal });
         };
         let mut lane = part_of(self.line.samples(), self.lanes(), position);
-        let mut at = self
-            .lane(lane)
-            .output_of(sample)?
-            .expect("the lane holds this position");
+        let mut at = self.lane(lane).output_of(sample)?.expect("the lane holds this position");
         let mut before = 0;
         for (index, layer) in self.layers.iter().enumerate() {
             if index > 0 {
@@ -308,9 +265,7 @@ impl EpochPlan {
             let per_lane = layer.segment.per_lane();
             let entry = lane * per_lane + at % per_lane;
             let fate = if index + 1 == self.layers.len() {
-                Fate::Taken {
-                    step: at / per_lane,
-                }
+                Fate::Taken { step: at / per_lane }
             } else {
                 layer.fate(lane, at)
             };
@@ -320,11 +275,7 @@ impl EpochPlan {
                 Fate::Taken { step } if step >= self.entry_steps(index, entry) => return Ok(None),
                 Fate::Taken { step } => {
                     let rank = entry * self.world_size / layer.segment.global_batch;
-                    return Ok(Some(Placed {
-                        step: before + step,
-                        entry,
-                        rank,
-                    }));
+                    return Ok(Some(Placed { step: before + step, entry, rank }));
                 }
             }
             before += layer.segment.steps.most();
@@ -347,11 +298,7 @@ impl EpochPlan {
         if step < steps {
             return Ok((last, left));
         }
-        Err(PlanError::NoSuchStep {
-            epoch: self.epoch,
-            step,
-            steps,
-        })
+        Err(PlanError::NoSuchStep { epoch: self.epoch, step, steps })
     }
 
     /// Steps of a segment, counted from its beginning, if it goes on to the epoch's end.
@@ -376,16 +323,10 @@ impl EpochPlan {
 
     /// Slots that `limit` leaves from the beginning of a segment on.
     fn slots_left(&self, index: usize) -> u64 {
-        let used = |layer: &Layer| {
-            layer
-                .segment
-                .steps
-                .most()
-                .saturating_mul(layer.segment.global_batch)
-        };
+        let used =
+            |layer: &Layer| layer.segment.steps.most().saturating_mul(layer.segment.global_batch);
         let used: u64 = self.layers[..index].iter().map(used).sum();
-        self.limit
-            .map_or(u64::MAX, |limit| limit.saturating_sub(used))
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
     /// Steps of a segment, from its beginning, at which the slot of `entry` exists.
@@ -421,10 +362,7 @@ impl EpochPlan {
                 Some(place) => (lane, position) = place,
             }
         }
-        LanePosition {
-            lane,
-            output: position,
-        }
+        LanePosition { lane, output: position }
     }
 
     /// Refuses a segment that claims more steps than it has.
@@ -434,17 +372,8 @@ impl EpochPlan {
         if steps <= steps_max {
             return Ok(());
         }
-        let Segment {
-            lanes,
-            global_batch,
-            ..
-        } = *segment;
-        Err(PlanError::BeyondEnd {
-            lanes,
-            global_batch,
-            steps,
-            steps_max,
-        })
+        let Segment { lanes, global_batch, .. } = *segment;
+        Err(PlanError::BeyondEnd { lanes, global_batch, steps, steps_max })
     }
 }
 
@@ -456,11 +385,7 @@ fn check_segments(segments: &[Segment], tail: Tail) -> Result<(), PlanError> {
         return Err(PlanError::TooManySegments);
     }
     for segment in segments {
-        let Segment {
-            lanes,
-            global_batch,
-            ..
-        } = *segment;
+        let Segment { lanes, global_batch, .. } = *segment;
         let ranks = match &segment.steps {
             Steps::All(_) => 1,
             Steps::PerRank(_) if tail != Tail::Uneven => return Err(PlanError::UnevenSteps),
@@ -468,17 +393,12 @@ fn check_segments(segments: &[Segment], tail: Tail) -> Result<(), PlanError> {
         };
         Segment::start(lanes, global_batch, 1)?;
         if ranks == 0 || !global_batch.is_multiple_of(ranks) {
-            return Err(PlanError::WorldDoesNotDivide {
-                world_size: ranks,
-                global_batch,
-            });
+            return Err(PlanError::WorldDoesNotDivide { world_size: ranks, global_batch });
         }
     }
     let earlier = &segments[..segments.len() - 1];
     if earlier.iter().any(|segment| segment.steps.most() == 0) {
-        return Err(PlanError::Zero {
-            name: "steps of an earlier segment",
-        });
+        return Err(PlanError::Zero { name: "steps of an earlier segment" });
     }
     Ok(())
 }

@@ -18,10 +18,7 @@ pub(crate) struct Turn {
 
 impl Turns {
     pub(crate) fn new(lengths: Vec<u64>, block_length: u64) -> Self {
-        Self {
-            lengths,
-            block_length,
-        }
+        Self { lengths, block_length }
     }
 
     pub(crate) fn samples(&self) -> u64 {
@@ -45,26 +42,18 @@ impl Turns {
         for (split, &length) in self.lengths.iter().enumerate() {
             let taken = self.turn_length(length, round);
             if left < taken {
-                return Turn {
-                    split,
-                    offset: round * self.block_length + left,
-                };
+                return Turn { split, offset: round * self.block_length + left };
             }
             left -= taken;
         }
-        unreachable!(
-            "position {position} is beyond the group's {} samples",
-            self.samples()
-        )
+        unreachable!("position {position} is beyond the group's {} samples", self.samples())
     }
 
     /// Where `turn` stands in the group.
     pub(crate) fn position(&self, turn: Turn) -> u64 {
         let round = turn.offset / self.block_length;
-        let earlier: u64 = self.lengths[..turn.split]
-            .iter()
-            .map(|&length| self.turn_length(length, round))
-            .sum();
+        let earlier: u64 =
+            self.lengths[..turn.split].iter().map(|&length| self.turn_length(length, round)).sum();
         self.before(round) + earlier + turn.offset % self.block_length
     }
 
@@ -76,18 +65,9 @@ impl Turns {
         let first = self.at(position);
         let round = first.offset / self.block_length;
         let live: Vec<usize> = self.live(round).collect();
-        let next = live
-            .iter()
-            .position(|&split| split == first.split)
-            .expect("it has a turn");
+        let next = live.iter().position(|&split| split == first.split).expect("it has a turn");
         let taken = first.offset % self.block_length;
-        TurnsIter {
-            turns: self,
-            live,
-            next,
-            round,
-            taken,
-        }
+        TurnsIter { turns: self, live, next, round, taken }
     }
 
     /// Samples given in the rounds before `round`.
@@ -97,9 +77,7 @@ impl Turns {
     }
 
     fn turn_length(&self, length: u64, round: u64) -> u64 {
-        length
-            .saturating_sub(round * self.block_length)
-            .min(self.block_length)
+        length.saturating_sub(round * self.block_length).min(self.block_length)
     }
 
     /// Splits that still give something in `round`.
@@ -121,13 +99,7 @@ pub(crate) struct TurnsIter {
 
 impl TurnsIter {
     pub(crate) fn empty() -> Self {
-        Self {
-            turns: Turns::new(vec![], 1),
-            live: vec![],
-            next: 0,
-            round: 0,
-            taken: 0,
-        }
+        Self { turns: Turns::new(vec![], 1), live: vec![], next: 0, round: 0, taken: 0 }
     }
 }
 

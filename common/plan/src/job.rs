@@ -45,9 +45,7 @@ impl FromStr for Tail {
             "drop" => Ok(Self::Drop),
             "pad" => Ok(Self::Pad),
             "uneven" => Ok(Self::Uneven),
-            other => Err(format!(
-                "tail={other:?} is none of \"drop\", \"pad\", \"uneven\""
-            )),
+            other => Err(format!("tail={other:?} is none of \"drop\", \"pad\", \"uneven\"")),
         }
     }
 }
@@ -82,20 +80,9 @@ pub struct Difference {
 impl JobIdentity {
     /// The fields, by name, as text. Newlines in free text are escaped.
     pub fn fields(&self) -> [(&'static str, String); 12] {
-        let Shuffle {
-            content,
-            seed,
-            enabled,
-            window,
-            interleave,
-            block_length,
-        } = &self.shuffle;
+        let Shuffle { content, seed, enabled, window, interleave, block_length } = &self.shuffle;
         let shuffled = |value: &u64| {
-            if *enabled {
-                value.to_string()
-            } else {
-                "0".into()
-            }
+            if *enabled { value.to_string() } else { "0".into() }
         };
         let one_line = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n");
         [
@@ -116,11 +103,8 @@ impl JobIdentity {
 
     /// The digest that stands in tokens.
     pub fn digest(&self) -> JobDigest {
-        let lines: Vec<String> = self
-            .fields()
-            .iter()
-            .map(|(name, value)| format!("{name}={value}\n"))
-            .collect();
+        let lines: Vec<String> =
+            self.fields().iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         let parts = std::iter::once("shardfeed job\n").chain(lines.iter().map(String::as_str));
         Digest::of_parts(parts.map(str::as_bytes))
     }
@@ -132,10 +116,7 @@ impl JobIdentity {
             let [first, second, ..] = digest.as_bytes();
             format!("{first:02x}{second:02x}")
         };
-        self.fields()
-            .iter()
-            .map(|(_, value)| check(value))
-            .collect()
+        self.fields().iter().map(|(_, value)| check(value)).collect()
     }
 
     /// The content digest of the dataset.
@@ -159,22 +140,10 @@ pub(crate) mod tests {
 
     pub(crate) fn identity() -> JobIdentity {
         let content = Digest::from_bytes([7; 32]);
-        let shuffle = Shuffle {
-            content,
-            seed: 1,
-            enabled: true,
-            window: 10,
-            interleave: 4,
-            block_length: 1,
-        };
+        let shuffle =
+            Shuffle { content, seed: 1, enabled: true, window: 10, interleave: 4, block_length: 1 };
         let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
-        JobIdentity {
-            shuffle,
-            lanes: 2,
-            tail: Tail::Drop,
-            operators,
-            decoder,
-        }
+        JobIdentity { shuffle, lanes: 2, tail: Tail::Drop, operators, decoder }
     }
 
     #[test]

@@ -20,11 +20,7 @@ pub(crate) fn cut(items: u64, parts: u64, part: u64) -> Range<u64> {
 pub(crate) fn part_of(items: u64, parts: u64, item: u64) -> u64 {
     let (small, longer) = (items / parts, items % parts);
     let border = longer * (small + 1);
-    if item < border {
-        item / (small + 1)
-    } else {
-        longer + (item - border) / small.max(1)
-    }
+    if item < border { item / (small + 1) } else { longer + (item - border) / small.max(1) }
 }
 
 /// One lane of an epoch as it is cut from the line.
@@ -77,19 +73,9 @@ impl Lane {
         } else {
             Window::plain(samples)
         };
-        let (interleave, block_length) = if shuffle.enabled {
-            (shuffle.interleave, shuffle.block_length)
-        } else {
-            (1, 1)
-        };
-        Self {
-            line: Arc::clone(line),
-            range,
-            places,
-            interleave,
-            block_length,
-            window,
-        }
+        let (interleave, block_length) =
+            if shuffle.enabled { (shuffle.interleave, shuffle.block_length) } else { (1, 1) };
+        Self { line: Arc::clone(line), range, places, interleave, block_length, window }
     }
 
     /// Samples of the lane.
@@ -107,36 +93,20 @@ impl Lane {
     /// All samples from an input on, in reading order.
     pub fn inputs_from(&self, input: u64) -> Inputs {
         if input >= self.samples() {
-            return Inputs {
-                lane: self.clone(),
-                group: 0..0,
-                turns: TurnsIter::empty(),
-            };
+            return Inputs { lane: self.clone(), group: 0..0, turns: TurnsIter::empty() };
         }
         let group = self.group_at(self.line.place(self.range.start + input));
-        let turns = self
-            .turns(&group)
-            .iter_from(input - self.input_of_group(&group));
-        Inputs {
-            lane: self.clone(),
-            group,
-            turns,
-        }
+        let turns = self.turns(&group).iter_from(input - self.input_of_group(&group));
+        Inputs { lane: self.clone(), group, turns }
     }
 
     /// The input at which `sample` is read, or `None` if it is in another lane.
     pub fn input_of(&self, sample: Sample) -> Option<u64> {
-        let position = self
-            .line
-            .position(sample)
-            .filter(|p| self.range.contains(p))?;
+        let position = self.line.position(sample).filter(|p| self.range.contains(p))?;
         let place = self.line.place(position);
         let group = self.group_at(place);
         let offset = position - self.line.start(place).max(self.range.start);
-        let turn = Turn {
-            split: place - group.start,
-            offset,
-        };
+        let turn = Turn { split: place - group.start, offset };
         Some(self.input_of_group(&group) + self.turns(&group).position(turn))
     }
 
@@ -153,18 +123,12 @@ impl Lane {
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn output_of(&self, sample: Sample) -> Result<Option<u64>, PlanError> {
-        self.input_of(sample)
-            .map(|input| self.window.output_of(input))
-            .transpose()
+        self.input_of(sample).map(|input| self.window.output_of(input)).transpose()
     }
 
     /// The blocks of outputs from the one that holds `output` on.
     pub fn blocks_from(&self, output: u64) -> Blocks {
-        Blocks {
-            lane: self.clone(),
-            next: self.window.block_of(output),
-            passes: PassA::default(),
-        }
+        Blocks { lane: self.clone(), next: self.window.block_of(output), passes: PassA::default() }
     }
 
     /// Places of the splits of the group that the split at `place` belongs to.
@@ -237,10 +201,6 @@ impl Iterator for Blocks {
         }
         let sources = window.sources(self.next, &mut self.passes);
         self.next += 1;
-        Some(sources.map(|sources| LaneBlock {
-            outputs,
-            needs,
-            sources,
-        }))
+        Some(sources.map(|sources| LaneBlock { outputs, needs, sources }))
     }
 }

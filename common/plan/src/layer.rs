@@ -58,30 +58,19 @@ struct Columns {
 impl Layer {
     pub(crate) fn first(samples: u64, segment: Segment) -> Self {
         let range = |lane| cut(samples, segment.lanes, lane);
-        let lengths = (0..segment.lanes)
-            .map(range)
-            .map(|r| r.end - r.start)
-            .collect();
+        let lengths = (0..segment.lanes).map(range).map(|r| r.end - r.start).collect();
         Self::new(segment, lengths, Form::First)
     }
 
     fn new(segment: Segment, lengths: Vec<u64>, form: Form) -> Self {
         let shortest = lengths.iter().min().copied().unwrap_or(0);
         let longest = lengths.iter().max().copied().unwrap_or(0);
-        Self {
-            segment,
-            lengths,
-            shortest,
-            longest,
-            form,
-        }
+        Self { segment, lengths, shortest, longest, form }
     }
 
     /// The lanes with which `segment` goes on where this one stopped.
     pub(crate) fn next(&self, segment: Segment) -> Self {
-        let rests: Vec<u64> = (0..self.segment.lanes)
-            .map(|lane| self.rest(lane))
-            .collect();
+        let rests: Vec<u64> = (0..self.segment.lanes).map(|lane| self.rest(lane)).collect();
         if segment.lanes == self.segment.lanes && matches!(self.segment.steps, Steps::All(_)) {
             return Self::new(segment, rests, Form::Continued);
         }
@@ -92,10 +81,7 @@ impl Layer {
         }));
         let left = starts[rests.len()];
         let range = |lane| cut(left, segment.lanes, lane);
-        let lengths = (0..segment.lanes)
-            .map(range)
-            .map(|r| r.end - r.start)
-            .collect();
+        let lengths = (0..segment.lanes).map(range).map(|r| r.end - r.start).collect();
         Self::new(segment, lengths, Form::Cut { starts })
     }
 
@@ -183,18 +169,11 @@ impl Layer {
             Steps::All(_) => (0..1, 0),
             Steps::PerRank(steps) => {
                 let width = self.segment.global_batch / steps.len() as u64;
-                (
-                    lane * per_lane / width..((lane + 1) * per_lane).div_ceil(width),
-                    width,
-                )
+                (lane * per_lane / width..((lane + 1) * per_lane).div_ceil(width), width)
             }
         };
         ranks.map(move |rank| match &self.segment.steps {
-            Steps::All(steps) => Columns {
-                first: 0,
-                end: per_lane,
-                steps: *steps,
-            },
+            Steps::All(steps) => Columns { first: 0, end: per_lane, steps: *steps },
             Steps::PerRank(steps) => Columns {
                 first: (rank * width).saturating_sub(lane * per_lane),
                 end: ((rank + 1) * width - lane * per_lane).min(per_lane),

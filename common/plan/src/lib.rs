@@ -160,9 +160,5 @@ pub enum PlanError {
 }
 
 fn list(values: &[u64]) -> String {
-    values
-        .iter()
-        .map(u64::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+    values.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -76,9 +76,7 @@ impl Line {
         };
         shards.retain(|&shard| counts[shard as usize] > 0);
         if shards.is_empty() {
-            return Err(PlanError::NoSamples {
-                shards: counts.len(),
-            });
+            return Err(PlanError::NoSamples { shards: counts.len() });
         }
         let mut starts = Vec::with_capacity(shards.len() + 1);
         let mut start = 0;
@@ -87,12 +85,7 @@ impl Line {
             start += counts[shard as usize];
         }
         starts.push(start);
-        Ok(Self {
-            shards,
-            starts,
-            shards_total: counts.len(),
-            places: OnceLock::new(),
-        })
+        Ok(Self { shards, starts, shards_total: counts.len(), places: OnceLock::new() })
     }
 
     /// Samples of the line.
@@ -125,10 +118,7 @@ impl Line {
     }
 
     pub(crate) fn sample_in(&self, place: usize, ordinal: u64) -> Sample {
-        Sample {
-            shard: self.shards[place],
-            ordinal,
-        }
+        Sample { shard: self.shards[place], ordinal }
     }
 
     fn places(&self) -> &[u32] {
@@ -149,14 +139,7 @@ mod tests {
 
     fn shuffle(enabled: bool) -> Shuffle {
         let content = Digest::from_bytes([0; 32]);
-        Shuffle {
-            content,
-            seed: 1,
-            enabled,
-            window: 1,
-            interleave: 1,
-            block_length: 1,
-        }
+        Shuffle { content, seed: 1, enabled, window: 1, interleave: 1, block_length: 1 }
     }
 
     #[test]

@@ -52,20 +52,13 @@ impl Manifest {
     /// Sorts `shards` and digests their content.
     pub fn new(mut shards: Vec<Shard>) -> Result<Self, ManifestError> {
         if u32::try_from(shards.len()).is_err() {
-            return Err(ManifestError::TooManyShards {
-                shards: shards.len(),
-            });
+            return Err(ManifestError::TooManyShards { shards: shards.len() });
         }
         shards.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         if let Some(pair) = shards.windows(2).find(|pair| pair[0].path == pair[1].path) {
-            return Err(ManifestError::ListedTwice {
-                path: pair[0].path.clone(),
-            });
+            return Err(ManifestError::ListedTwice { path: pair[0].path.clone() });
         }
-        let counts: Vec<[u8; 8]> = shards
-            .iter()
-            .map(|shard| shard.records.to_le_bytes())
-            .collect();
+        let counts: Vec<[u8; 8]> = shards.iter().map(|shard| shard.records.to_le_bytes()).collect();
         let parts = shards.iter().zip(&counts);
         let digest = Digest::of_parts(
             parts.flat_map(|(shard, count)| [count.as_slice(), shard.digest.as_bytes()]),
@@ -99,21 +92,13 @@ mod tests {
     use super::*;
 
     fn shard(path: &str, records: u64) -> Shard {
-        Shard {
-            path: path.into(),
-            records,
-            digest: Digest::of_parts([path.as_bytes()]),
-        }
+        Shard { path: path.into(), records, digest: Digest::of_parts([path.as_bytes()]) }
     }
 
     #[test]
     fn sorts_bytewise_and_refuses_a_file_twice() {
         let manifest = Manifest::new(vec![shard("b", 1), shard("B", 2), shard("a", 3)]).unwrap();
-        let paths: Vec<_> = manifest
-            .shards()
-            .iter()
-            .map(|shard| shard.path.as_str())
-            .collect();
+        let paths: Vec<_> = manifest.shards().iter().map(|shard| shard.path.as_str()).collect();
         assert_eq!(paths, ["B", "a", "b"]);
         assert_eq!(manifest.records(), 6);
         let twice = Manifest::new(vec![shard("a", 1), shard("a", 1)]).unwrap_err();

@@ -28,10 +28,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// Key of an independent family of streams, from what it is for and what it depends on.
 pub fn stream_key(label: &str, digest: &Digest, numbers: &[u64]) -> u64 {
-    let numbers: Vec<u8> = numbers
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect();
+    let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let hash = Digest::of_parts([
         b"shardfeed order 0\0".as_slice(),
         label.as_bytes(),
@@ -39,10 +36,7 @@ pub fn stream_key(label: &str, digest: &Digest, numbers: &[u64]) -> u64 {
         digest.as_bytes(),
         &numbers,
     ]);
-    let first = hash
-        .as_bytes()
-        .first_chunk::<8>()
-        .expect("a digest has 32 bytes");
+    let first = hash.as_bytes().first_chunk::<8>().expect("a digest has 32 bytes");
     u64::from_le_bytes(*first)
 }
 
@@ -58,12 +52,7 @@ pub struct Draws {
 impl Draws {
     /// Starts at draw 0 of `stream` under `key`.
     pub fn new(key: u64, stream: u64) -> Self {
-        Self {
-            key: halves(key),
-            stream: halves(stream),
-            invocation: 0,
-            second: None,
-        }
+        Self { key: halves(key), stream: halves(stream), invocation: 0, second: None }
     }
 
     /// The next 64 bits.
@@ -113,10 +102,7 @@ mod tests {
 
     #[test]
     fn gives_the_published_answers() {
-        assert_eq!(
-            philox([0; 4], [0; 2]),
-            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
-        );
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(
             philox([u32::MAX; 4], [u32::MAX; 2]),
             [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
@@ -137,10 +123,7 @@ mod tests {
         for _ in 0..5_000 {
             seen[draws.below(5) as usize] += 1;
         }
-        assert!(
-            seen.iter().all(|&count| (800..1_200).contains(&count)),
-            "{seen:?}"
-        );
+        assert!(seen.iter().all(|&count| (800..1_200).contains(&count)), "{seen:?}");
         let huge = u64::MAX / 2 + 2;
         assert!((0..100).all(|_| draws.below(huge) < huge));
     }

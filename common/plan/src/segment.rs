@@ -37,11 +37,7 @@ pub enum Steps {
 
 impl From<(u64, u64, Steps)> for Segment {
     fn from((lanes, global_batch, steps): (u64, u64, Steps)) -> Self {
-        Self {
-            lanes,
-            global_batch,
-            steps,
-        }
+        Self { lanes, global_batch, steps }
     }
 }
 
@@ -76,11 +72,7 @@ impl Segment {
     ///
     /// # Errors  `LanesDoNotDivide`, with values that would; `Zero`; `TooLarge`.
     pub fn start(lanes: u64, batch_size: u64, world_size: u64) -> Result<Self, PlanError> {
-        let parameters = [
-            ("lanes", lanes),
-            ("batch_size", batch_size),
-            ("world_size", world_size),
-        ];
+        let parameters = [("lanes", lanes), ("batch_size", batch_size), ("world_size", world_size)];
         if let Some((name, _)) = parameters.iter().find(|(_, value)| *value == 0) {
             return Err(PlanError::Zero { name });
         }
@@ -103,11 +95,7 @@ impl Segment {
                 lane_counts: near_divisors(global_batch, lanes),
             });
         }
-        Ok(Self {
-            lanes,
-            global_batch,
-            steps: Steps::All(0),
-        })
+        Ok(Self { lanes, global_batch, steps: Steps::All(0) })
     }
 
     /// Samples that a step takes of each lane, b.
@@ -128,12 +116,8 @@ fn near_batch_sizes(lanes: u64, batch_size: u64, world_size: u64) -> (u64, u64) 
 fn near_divisors(number: u64, near: u64) -> Vec<u64> {
     const LOOKED_AT_MAX: u64 = 100_000;
     let divides = |candidate: &u64| number.is_multiple_of(*candidate);
-    let mut below: Vec<u64> = (1..near)
-        .rev()
-        .take(LOOKED_AT_MAX as usize)
-        .filter(divides)
-        .take(2)
-        .collect();
+    let mut below: Vec<u64> =
+        (1..near).rev().take(LOOKED_AT_MAX as usize).filter(divides).take(2).collect();
     below.reverse();
     let end = number.min(near.saturating_add(LOOKED_AT_MAX));
     below.extend((near + 1..=end).filter(divides).take(2));
@@ -156,35 +140,19 @@ mod tests {
             "lanes=4 does not divide the global batch of 30 (batch_size 10 x world_size 3); use \
              batch_size=8 or 12, or one of lanes=2, 3, 5, 6"
         );
-        let PlanError::LanesDoNotDivide {
-            batch_sizes,
-            lane_counts,
-            ..
-        } = error
-        else {
-            panic!()
-        };
+        let PlanError::LanesDoNotDivide { batch_sizes, lane_counts, .. } = error else { panic!() };
         for batch_size in [batch_sizes.0, batch_sizes.1] {
             Segment::start(4, batch_size, 3).unwrap();
         }
         for lanes in lane_counts {
             Segment::start(lanes, 10, 3).unwrap();
         }
-        assert!(
-            Segment::start(7, 1, 1)
-                .unwrap_err()
-                .to_string()
-                .contains("batch_size=7 or 14")
-        );
+        assert!(Segment::start(7, 1, 1).unwrap_err().to_string().contains("batch_size=7 or 14"));
     }
 
     #[test]
     fn is_three_numbers_in_json() {
-        let segment = Segment {
-            lanes: 4,
-            global_batch: 32,
-            steps: Steps::All(7),
-        };
+        let segment = Segment { lanes: 4, global_batch: 32, steps: Steps::All(7) };
         let json = serde_json::to_string(&segment).unwrap();
         assert_eq!(json, "[4,32,7]");
         assert_eq!(serde_json::from_str::<Segment>(&json).unwrap(), segment);

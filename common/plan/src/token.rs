@@ -91,11 +91,7 @@ impl Token {
             .as_u64()
             .ok_or_else(|| not_a_token("`shardfeed_token` is not a version number".into()))?;
         if format > TOKEN_FORMAT {
-            return Err(TokenError::Later {
-                what: "format",
-                found: format,
-                known: TOKEN_FORMAT,
-            });
+            return Err(TokenError::Later { what: "format", found: format, known: TOKEN_FORMAT });
         }
         let token: Self =
             serde_json::from_value(value).map_err(|error| not_a_token(error.to_string()))?;
@@ -110,10 +106,7 @@ impl Token {
 
     /// Steps of this epoch that were consumed, by this rank.
     pub fn step(&self) -> u64 {
-        self.segments
-            .iter()
-            .map(|segment| segment.steps.most())
-            .sum()
+        self.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
     /// Refuses a token of another job than `identity`, whose lanes do not matter.
@@ -128,11 +121,7 @@ impl Token {
             ours.get(4 * index..4 * index + 4) == self.checks.get(4 * index..4 * index + 4)
         };
         let fields = expected.fields();
-        let names = fields
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !same(*index))
-            .map(|(_, f)| f.0);
+        let names = fields.iter().enumerate().filter(|(index, _)| !same(*index)).map(|(_, f)| f.0);
         let mut names: Vec<_> = names.collect();
         if names.is_empty() {
             names.push("job digest");
@@ -143,11 +132,7 @@ impl Token {
     fn check_shape(&self) -> Result<(), TokenError> {
         let reason = if self.order > ORDER_VERSION {
             let (found, known) = (u64::from(self.order), u64::from(ORDER_VERSION));
-            return Err(TokenError::Later {
-                what: "order version",
-                found,
-                known,
-            });
+            return Err(TokenError::Later { what: "order version", found, known });
         } else if self.format == 0 {
             "format 0 does not exist"
         } else if self.segments.is_empty() || self.segments.len() > SEGMENTS_MAX {
@@ -158,17 +143,12 @@ impl Token {
             .any(|segment| segment.lanes == 0 || segment.global_batch == 0)
         {
             "a segment has no lanes or no batch"
-        } else if self
-            .speaks_for
-            .is_some_and(|(rank, world_size)| rank >= world_size)
-        {
+        } else if self.speaks_for.is_some_and(|(rank, world_size)| rank >= world_size) {
             "its rank is not below its world size"
         } else {
             return Ok(());
         };
-        Err(TokenError::NotAToken {
-            reason: reason.into(),
-        })
+        Err(TokenError::NotAToken { reason: reason.into() })
     }
 }
 
@@ -215,37 +195,13 @@ mod tests {
 
     #[test]
     fn a_later_format_says_so() {
-        let json = token()
-            .to_json()
-            .replace("\"shardfeed_token\":1", "\"shardfeed_token\":2");
+        let json = token().to_json().replace("\"shardfeed_token\":1", "\"shardfeed_token\":2");
         let error = Token::from_json(&json).unwrap_err();
-        assert_eq!(
-            error,
-            TokenError::Later {
-                what: "format",
-                found: 2,
-                known: 1
-            }
-        );
+        assert_eq!(error, TokenError::Later { what: "format", found: 2, known: 1 });
         let json = token().to_json().replace("\"order\":0", "\"order\":7");
-        assert!(
-            Token::from_json(&json)
-                .unwrap_err()
-                .to_string()
-                .contains("upgrade shardfeed")
-        );
-        assert!(
-            Token::from_json("{\"step\":3}")
-                .unwrap_err()
-                .to_string()
-                .contains("state_dict()")
-        );
+        assert!(Token::from_json(&json).unwrap_err().to_string().contains("upgrade shardfeed"));
+        assert!(Token::from_json("{\"step\":3}").unwrap_err().to_string().contains("state_dict()"));
         let json = token().to_json().replace("\"epoch\"", "\"epoc\"");
-        assert!(
-            Token::from_json(&json)
-                .unwrap_err()
-                .to_string()
-                .contains("missing field `epoch`")
-        );
+        assert!(Token::from_json(&json).unwrap_err().to_string().contains("missing field `epoch`"));
     }
 }

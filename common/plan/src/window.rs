@@ -28,11 +28,7 @@ enum Mode {
 
 impl Window {
     pub(crate) fn plain(samples: u64) -> Self {
-        Self {
-            samples,
-            size: PLAIN_BLOCK,
-            mode: Mode::Plain,
-        }
+        Self { samples, size: PLAIN_BLOCK, mode: Mode::Plain }
     }
 
     pub(crate) fn shuffled(samples: u64, size: u64, key_a: u64, key_b: u64) -> Self {
@@ -41,11 +37,7 @@ impl Window {
             _ if size >= samples => Mode::Whole { key_a },
             _ => Mode::TwoPasses { key_a, key_b },
         };
-        Self {
-            samples,
-            size: size.min(samples.max(1)),
-            mode,
-        }
+        Self { samples, size: size.min(samples.max(1)), mode }
     }
 
     /// Number of the block of outputs that `output` is in.
@@ -96,9 +88,7 @@ impl Window {
             Some(order) => outputs.start + u64::from(order[index as usize]),
         };
         let length = outputs.end - outputs.start;
-        Ok((0..length)
-            .map(|index| passes.input(self.size, middle(index)))
-            .collect())
+        Ok((0..length).map(|index| passes.input(self.size, middle(index))).collect())
     }
 
     /// The output that `input` becomes.
@@ -133,9 +123,7 @@ impl Window {
 /// Where `item` comes to stand when the positions of `block` are permuted.
 fn place_in(block: Range<u64>, key: u64, stream: u64, item: u64) -> Result<u64, PlanError> {
     let order = Draws::new(key, stream).permutation(block.end - block.start)?;
-    let place = order
-        .iter()
-        .position(|&from| block.start + u64::from(from) == item);
+    let place = order.iter().position(|&from| block.start + u64::from(from) == item);
     Ok(block.start + place.expect("a permutation holds every position") as u64)
 }
 
@@ -164,11 +152,8 @@ impl PassA {
 
     fn input(&self, size: u64, middle: u64) -> u64 {
         let block = middle / size;
-        let (_, order) = self
-            .blocks
-            .iter()
-            .find(|(held, _)| *held == block)
-            .expect("loaded for these outputs");
+        let (_, order) =
+            self.blocks.iter().find(|(held, _)| *held == block).expect("loaded for these outputs");
         block * size + u64::from(order[(middle - block * size) as usize])
     }
 }

@@ -1,5 +1,7 @@
 //! Properties of the order over random datasets, jobs and histories.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,11 +37,7 @@ impl Case {
 }
 
 fn segment(lanes: u64, global_batch: u64, steps: u64) -> Segment {
-    Segment {
-        lanes,
-        global_batch,
-        steps: Steps::All(steps),
-    }
+    Segment { lanes, global_batch, steps: Steps::All(steps) }
 }
 
 fn tails() -> impl Strategy<Value = Tail> {

@@ -1,6 +1,8 @@
 //! Three stated tests of how well the order shuffles. They are exact repetitions: keys are numbers
 //! 0, 1, 2, ..., so a test that passes once passes always.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,14 +10,7 @@ use shardfeed_plan::{Digest, EpochPlan, Line, Sample, Segment, Shuffle, Tail};
 
 fn shuffle(seed: u64, window: u64, interleave: u64) -> Shuffle {
     let content = Digest::from_bytes([1; 32]);
-    Shuffle {
-        content,
-        seed,
-        enabled: true,
-        window,
-        interleave,
-        block_length: 1,
-    }
+    Shuffle { content, seed, enabled: true, window, interleave, block_length: 1 }
 }
 
 fn lane_order(counts: &[u64], shuffle: &Shuffle) -> Vec<Sample> {
@@ -24,10 +19,7 @@ fn lane_order(counts: &[u64], shuffle: &Shuffle) -> Vec<Sample> {
     let plan = EpochPlan::new(line, shuffle.clone(), 0, (Tail::Drop, None), &[segment], 1).unwrap();
     let lane = plan.lane(0);
     let blocks = lane.blocks_from(0).map(|block| block.unwrap());
-    blocks
-        .flat_map(|block| block.sources)
-        .map(|input| lane.input(input))
-        .collect()
+    blocks.flat_map(|block| block.sources).map(|input| lane.input(input)).collect()
 }
 
 /// Upper tail of the normal distribution.
@@ -56,36 +48,23 @@ fn all_40320_orders_of_8_samples_are_equally_likely_over_400000_keys() {
     let mut seen = vec![0u32; ORDERS];
     for seed in 0..KEYS {
         // One shard of eight: window >= n, so the order is one uniform permutation.
-        let order: Vec<u64> = lane_order(&[8], &shuffle(seed, 8, 1))
-            .iter()
-            .map(|sample| sample.ordinal)
-            .collect();
+        let order: Vec<u64> =
+            lane_order(&[8], &shuffle(seed, 8, 1)).iter().map(|sample| sample.ordinal).collect();
         let mut rank = 0;
         for (index, item) in order.iter().enumerate() {
-            let smaller = order[index + 1..]
-                .iter()
-                .filter(|other| *other < item)
-                .count();
+            let smaller = order[index + 1..].iter().filter(|other| *other < item).count();
             rank = rank * (8 - index) + smaller;
         }
         seen[rank] += 1;
     }
     let reached = seen.iter().filter(|&&times| times > 0).count();
     let expected = KEYS as f64 / ORDERS as f64;
-    let statistic: f64 = seen
-        .iter()
-        .map(|&times| (f64::from(times) - expected).powi(2) / expected)
-        .sum();
+    let statistic: f64 =
+        seen.iter().map(|&times| (f64::from(times) - expected).powi(2) / expected).sum();
     let p = chi_square_p(statistic, (ORDERS - 1) as f64);
     // 40,320 * exp(-9.92) = 2 orders are missed by chance.
-    assert!(
-        reached >= ORDERS - 12,
-        "only {reached} of {ORDERS} orders were reached"
-    );
-    assert!(
-        p > 1e-6 && p < 1.0 - 1e-6,
-        "chi-square {statistic:.0}, p = {p:e}"
-    );
+    assert!(reached >= ORDERS - 12, "only {reached} of {ORDERS} orders were reached");
+    assert!(p > 1e-6 && p < 1.0 - 1e-6, "chi-square {statistic:.0}, p = {p:e}");
 }
 
 #[test]
@@ -101,7 +80,7 @@ fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
     let mut counted = 0u32;
     for (output, sample) in order.iter().enumerate() {
         let input = sample.ordinal;
-        if input < WINDOW || input >= SAMPLES - 2 * WINDOW {
+        if !(WINDOW..SAMPLES - 2 * WINDOW).contains(&input) {
             continue;
         }
         *seen.entry(output as i64 - input as i64).or_default() += 1;
@@ -111,9 +90,7 @@ fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
     let (mut statistic, mut degrees, mut total) = (0.0, 0.0, 0.0);
     for displacement in -reach..reach {
         // Number of x in [0, w) with x + displacement in [-w/2, 3w/2).
-        let ways = (0..w)
-            .filter(|x| (-w / 2..w + w / 2).contains(&(x + displacement)))
-            .count();
+        let ways = (0..w).filter(|x| (-w / 2..w + w / 2).contains(&(x + displacement))).count();
         let expected = f64::from(counted) * ways as f64 / (2 * w * w) as f64;
         total += expected;
         let got = f64::from(seen.remove(&displacement).unwrap_or(0));
@@ -122,16 +99,10 @@ fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
             degrees += 1.0;
         }
     }
-    assert!(
-        seen.is_empty(),
-        "displaced by 1.5 windows or more: {seen:?}"
-    );
+    assert!(seen.is_empty(), "displaced by 1.5 windows or more: {seen:?}");
     assert!((total - f64::from(counted)).abs() < 1.0);
     let p = chi_square_p(statistic, degrees - 1.0);
-    assert!(
-        p > 1e-6,
-        "chi-square {statistic:.0} with {degrees} degrees, p = {p:e}"
-    );
+    assert!(p > 1e-6, "chi-square {statistic:.0} with {degrees} degrees, p = {p:e}");
 }
 
 #[test]

@@ -11,9 +11,7 @@ const FALLBACK_BYTES: u64 = 1 << 30;
 /// A quarter of the memory of this host or container, in bytes.
 pub fn default_budget_bytes() -> u64 {
     let limits = [
-        fs::read_to_string("/proc/meminfo")
-            .ok()
-            .and_then(|text| total_of(&text)),
+        fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text)),
         number_in("/sys/fs/cgroup/memory.max"),
         number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
     ];
@@ -25,9 +23,7 @@ fn number_in(path: &str) -> Option<u64> {
 }
 
 fn total_of(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }

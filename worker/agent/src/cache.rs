@@ -56,11 +56,11 @@ impl CacheChoice {
             Self::Environment => match set("SHARDFEED_CACHE_DIR") {
                 Some(value) if value == "off" => None,
                 Some(value) => Some(value.into()),
-                None => set("XDG_CACHE_HOME")
-                    .map(|base| PathBuf::from(base).join("shardfeed"))
-                    .or_else(|| {
-                        set("HOME").map(|home| PathBuf::from(home).join(".cache/shardfeed"))
-                    }),
+                None => {
+                    set("XDG_CACHE_HOME").map(|base| PathBuf::from(base).join("shardfeed")).or_else(
+                        || set("HOME").map(|home| PathBuf::from(home).join(".cache/shardfeed")),
+                    )
+                }
             },
         }
     }
@@ -89,9 +89,7 @@ impl Cache {
         let folder = folder.join("index");
         fs::create_dir_all(&folder).map_err(|source| failed(&folder, "make the folder", source))?;
         let name = Digest::of_parts([root.as_os_str().as_encoded_bytes()]).to_string();
-        Ok(Some(Self {
-            file: folder.join(&name[..24]),
-        }))
+        Ok(Some(Self { file: folder.join(&name[..24]) }))
     }
 
     /// What is kept. A damaged or older cache counts as empty: it is only a cache.
@@ -112,9 +110,7 @@ impl Cache {
     ///
     /// # Errors  It cannot be written; what was there before stays.
     pub(crate) fn save(&self, entries: &Entries) -> Result<(), LoadError> {
-        let part = self
-            .file
-            .with_extension(format!("part-{}", std::process::id()));
+        let part = self.file.with_extension(format!("part-{}", std::process::id()));
         let written = (|| {
             let mut file = File::create(&part)?;
             file.write_all(&encode(entries))?;
@@ -154,11 +150,7 @@ impl Cache {
 }
 
 fn failed(path: &Path, action: &'static str, source: io::Error) -> LoadError {
-    LoadError::Cache {
-        path: path.to_path_buf(),
-        action,
-        source,
-    }
+    LoadError::Cache { path: path.to_path_buf(), action, source }
 }
 
 /// Magic, CRC-32C of the rest, entries.
@@ -189,15 +181,8 @@ mod tests {
             &shardfeed_tfrecord::IndexOptions::default(),
             &mut |_| (),
         );
-        let stamp = ChangeStamp {
-            size_bytes: 1,
-            modified_ns: -5,
-        };
-        let entry = Entry {
-            stamp,
-            compression: "auto".into(),
-            index: index.unwrap(),
-        };
+        let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5 };
+        let entry = Entry { stamp, compression: "auto".into(), index: index.unwrap() };
         [("a/b".to_owned(), entry)].into()
     }
 

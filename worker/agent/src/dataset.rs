@@ -65,17 +65,9 @@ impl Dataset {
                 marks: entry.index.marks,
             });
             let digest = Digest::from_bytes(entry.index.digest);
-            shards.push(Shard {
-                path,
-                records: entry.index.records,
-                digest,
-            });
+            shards.push(Shard { path, records: entry.index.records, digest });
         }
-        Ok(Self {
-            root: found.root,
-            manifest: Manifest::new(shards)?,
-            files,
-        })
+        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files })
     }
 
     /// The folder that its shards' paths are relative to.
@@ -101,8 +93,6 @@ impl Dataset {
 
     /// Whether any file is compressed.
     pub fn is_compressed(&self) -> bool {
-        self.files
-            .iter()
-            .any(|file| file.compression != Compression::None)
+        self.files.iter().any(|file| file.compression != Compression::None)
     }
 }

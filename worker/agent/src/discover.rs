@@ -78,10 +78,7 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
         pattern.to_owned()
     } else {
         let here = absolute(Path::new("."))?;
-        let here = here
-            .to_str()
-            .expect("checked: UTF-8")
-            .trim_end_matches("/.");
+        let here = here.to_str().expect("checked: UTF-8").trim_end_matches("/.");
         format!("{}/{pattern}", Pattern::escape(here))
     };
     let found = glob::glob_with(&text, options)
@@ -105,25 +102,16 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, LoadError> {
-    let error = |source| LoadError::Io {
-        file: path.display().to_string(),
-        source,
-    };
+    let error = |source| LoadError::Io { file: path.display().to_string(), source };
     let absolute = std::path::absolute(path).map_err(error)?;
     match absolute.to_str() {
         Some(_) => Ok(absolute),
-        None => Err(LoadError::NotFound(format!(
-            "{}: the path is not UTF-8",
-            absolute.display()
-        ))),
+        None => Err(LoadError::NotFound(format!("{}: the path is not UTF-8", absolute.display()))),
     }
 }
 
 fn common_folder(files: &[PathBuf]) -> PathBuf {
-    let mut common = files
-        .first()
-        .and_then(|file| file.parent())
-        .unwrap_or(Path::new("/"));
+    let mut common = files.first().and_then(|file| file.parent()).unwrap_or(Path::new("/"));
     for file in files {
         while !file.starts_with(common) {
             common = common.parent().unwrap_or(Path::new("/"));
@@ -142,22 +130,15 @@ mod tests {
     }
 
     fn find(patterns: &[&str], folder: &Path) -> Result<Found, LoadError> {
-        let patterns: Vec<_> = patterns
-            .iter()
-            .map(|p| folder.join(p).to_str().unwrap().to_owned())
-            .collect();
+        let patterns: Vec<_> =
+            patterns.iter().map(|p| folder.join(p).to_str().unwrap().to_owned()).collect();
         discover(&patterns)
     }
 
     #[test]
     fn globs_pass_over_folders_and_hidden_files() {
         let folder = tempfile::tempdir().unwrap();
-        for name in [
-            "a/x-0.tfrecord",
-            "a/x-1.tfrecord",
-            "a/.x-2.tfrecord",
-            "b/c/x-3.tfrecord",
-        ] {
+        for name in ["a/x-0.tfrecord", "a/x-1.tfrecord", "a/.x-2.tfrecord", "b/c/x-3.tfrecord"] {
             touch(&folder.path().join(name));
         }
         std::fs::create_dir(folder.path().join("a/x-9.tfrecord")).unwrap();

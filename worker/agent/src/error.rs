@@ -111,9 +111,7 @@ pub enum LoadError {
 
 impl From<ReadError> for LoadError {
     fn from(read: ReadError) -> Self {
-        Self::Corrupt {
-            read: Box::new(read),
-        }
+        Self::Corrupt { read: Box::new(read) }
     }
 }
 

@@ -34,17 +34,9 @@ struct Open {
 
 impl Files {
     pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
-        let limit = getrlimit(Resource::Nofile)
-            .current
-            .unwrap_or(4 * OPEN_MAX as u64);
-        let open_max = usize::try_from(limit / 4)
-            .unwrap_or(OPEN_MAX)
-            .clamp(OPEN_MIN, OPEN_MAX);
-        Self {
-            dataset,
-            open: Mutex::default(),
-            open_max,
-        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(4 * OPEN_MAX as u64);
+        let open_max = usize::try_from(limit / 4).unwrap_or(OPEN_MAX).clamp(OPEN_MIN, OPEN_MAX);
+        Self { dataset, open: Mutex::default(), open_max }
     }
 
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
@@ -53,10 +45,7 @@ impl Files {
 
     /// The path of a shard, for messages.
     pub(crate) fn name(&self, shard: u32) -> String {
-        self.dataset.files()[shard as usize]
-            .path
-            .display()
-            .to_string()
+        self.dataset.files()[shard as usize].path.display().to_string()
     }
 
     /// Reads at most `buffer` at `offset` of the stored file.
@@ -71,10 +60,7 @@ impl Files {
             match file.read_at(buffer, offset) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(LoadError::Io {
-                        file: self.name(shard),
-                        source,
-                    });
+                    return Err(LoadError::Io { file: self.name(shard), source });
                 }
                 Ok(read) => return Ok(read),
             }
@@ -109,18 +95,12 @@ impl Files {
             indexed: known.stamp.clone(),
             found,
         };
-        let failed = |source| LoadError::Io {
-            file: self.name(shard),
-            source,
-        };
+        let failed = |source| LoadError::Io { file: self.name(shard), source };
         let file = match File::open(&known.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
             other => other.map_err(failed)?,
         };
-        let found = file
-            .metadata()
-            .and_then(|metadata| stamp_of(&metadata))
-            .map_err(failed)?;
+        let found = file.metadata().and_then(|metadata| stamp_of(&metadata)).map_err(failed)?;
         if found != known.stamp {
             return Err(changed(Some(found)));
         }
@@ -138,20 +118,13 @@ pub(crate) struct ShardBytes {
 
 impl ShardBytes {
     pub(crate) fn new(files: Arc<Files>, shard: u32, offset: u64) -> Self {
-        Self {
-            files,
-            shard,
-            offset,
-        }
+        Self { files, shard, offset }
     }
 }
 
 impl io::Read for ShardBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self
-            .files
-            .read_at(self.shard, buffer, self.offset)
-            .map_err(io::Error::other)?;
+        let read = self.files.read_at(self.shard, buffer, self.offset).map_err(io::Error::other)?;
         self.offset += read as u64;
         Ok(read)
     }

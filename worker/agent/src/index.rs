@@ -1,7 +1,8 @@
 //! Indexing a dataset's files: in parallel, once per host, and never twice for an unchanged file.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -64,21 +65,13 @@ pub(crate) fn index_files(
     let cache = Cache::open(cache, &found.root)?;
     let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
     let mut stamps = stamps(found)?;
-    let mut state = ScanProgress {
-        stage: ScanStage::Done,
-        files: 0,
-        files_total: 0,
-        bytes: 0,
-        bytes_total: 0,
-    };
+    let mut state =
+        ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
     if !missing(found, &stamps, &known, &name).is_empty() {
         let _lock = match &cache {
             None => None,
             Some(cache) => {
-                let waiting = ScanProgress {
-                    stage: ScanStage::Waiting,
-                    ..state
-                };
+                let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
                 let lock = cache.lock(|| progress(waiting))?;
                 known = cache.load()?;
                 Some(lock)
@@ -94,20 +87,9 @@ pub(crate) fn index_files(
             let after = stamp(&found.root.join(&path))?;
             if after != stamps[file] {
                 let (indexed, found) = (stamps[file].clone(), Some(after));
-                return Err(LoadError::Changed {
-                    file: path,
-                    indexed,
-                    found,
-                });
+                return Err(LoadError::Changed { file: path, indexed, found });
             }
-            known.insert(
-                path,
-                Entry {
-                    stamp: after,
-                    compression: name.clone(),
-                    index,
-                },
-            );
+            known.insert(path, Entry { stamp: after, compression: name.clone(), index });
         }
         if let Some(cache) = &cache
             && state.files_total > 0
@@ -115,10 +97,7 @@ pub(crate) fn index_files(
             cache.save(&known)?;
         }
     }
-    progress(ScanProgress {
-        stage: ScanStage::Done,
-        ..state
-    });
+    progress(ScanProgress { stage: ScanStage::Done, ..state });
     let entry = |path| known.remove(path).expect("every file was known or scanned");
     Ok(found.paths.iter().map(entry).collect())
 }
@@ -126,14 +105,11 @@ pub(crate) fn index_files(
 /// The change stamp of a file as it is now.
 pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
     let file = || path.display().to_string();
-    let metadata = fs::metadata(path).map_err(|source| LoadError::Io {
-        file: file(),
-        source,
-    })?;
-    stamp_of(&metadata).map_err(|source| LoadError::Io {
-        file: file(),
-        source,
-    })
+    let metadata = fs::metadata(path).map_err(|source| LoadError::Io { file: file(), source })?;
+    if !metadata.is_file() {
+        return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
+    }
+    stamp_of(&metadata).map_err(|source| LoadError::Io { file: file(), source })
 }
 
 pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
@@ -141,18 +117,11 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
         Ok(after) => after.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
     };
-    Ok(ChangeStamp {
-        size_bytes: metadata.len(),
-        modified_ns,
-    })
+    Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns })
 }
 
 fn stamps(found: &Found) -> Result<Vec<ChangeStamp>, LoadError> {
-    found
-        .paths
-        .iter()
-        .map(|path| stamp(&found.root.join(path)))
-        .collect()
+    found.paths.iter().map(|path| stamp(&found.root.join(path))).collect()
 }
 
 /// Files without a good entry.
@@ -172,75 +141,78 @@ fn scan_all(
     state: &mut ScanProgress,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<(usize, ShardIndex)>, LoadError> {
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
+    let scan = Arc::new(Scan { paths, compression, next: 0.into(), stop: false.into() });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    for index in 0..(2 * cores).min(SCANS_MAX).min(files.len()) {
+        let (scan, sender) = (Arc::clone(&scan), sender.clone());
+        // Not joined: a read of storage that hangs must not keep an interrupt from getting through.
+        std::thread::Builder::new()
+            .name(format!("shardfeed-scan-{index}"))
+            .spawn(move || scan.run(&sender))
+            .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
+    }
+    drop(sender);
     let mut results = Vec::with_capacity(files.len());
     let mut errors = Vec::new();
-    std::thread::scope(|scope| {
-        for _ in 0..(2 * cores).min(SCANS_MAX).min(files.len()) {
-            let sender = sender.clone();
-            let (next, stop) = (&next, &stop);
-            scope.spawn(move || scan_some(found, files, compression, (next, stop), &sender));
-        }
-        drop(sender);
-        loop {
-            state.stage = ScanStage::Scanning;
-            match receiver.recv_timeout(PROGRESS_EVERY) {
-                Ok(Event::Bytes(bytes)) => state.bytes += bytes,
-                Ok(Event::File(file, result)) => {
-                    state.files += 1;
-                    match *result {
-                        Ok(index) => results.push((file, index)),
-                        Err(error) => {
-                            stop.store(true, Ordering::Relaxed);
-                            errors.push((file, error));
-                        }
+    loop {
+        state.stage = ScanStage::Scanning;
+        match receiver.recv_timeout(PROGRESS_EVERY) {
+            Ok(Event::Bytes(bytes)) => state.bytes += bytes,
+            Ok(Event::File(file, result)) => {
+                state.files += 1;
+                match *result {
+                    Ok(index) => results.push((file, index)),
+                    Err(error) => {
+                        scan.stop.store(true, Ordering::Relaxed);
+                        errors.push((file, error));
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
             }
-            if !progress(*state) && !stop.swap(true, Ordering::Relaxed) {
-                errors.push((usize::MAX, LoadError::Interrupted));
-            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
-    });
-    match errors
-        .into_iter()
-        .min_by_key(|(file, _)| found.paths.get(*file).cloned())
-    {
+        if !progress(*state) {
+            scan.stop.store(true, Ordering::Relaxed);
+            return Err(LoadError::Interrupted);
+        }
+    }
+    match errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned()) {
         Some((_, error)) => Err(error),
+        None if results.len() < files.len() => Err(LoadError::ReaderLost),
         None => Ok(results),
     }
 }
 
-fn scan_some(
-    found: &Found,
-    files: &[usize],
+/// What the scanning threads share.
+struct Scan {
+    paths: Vec<(usize, PathBuf)>,
     compression: CompressionChoice,
-    (next, stop): (&AtomicUsize, &AtomicBool),
-    events: &Sender<Event>,
-) {
-    let options = IndexOptions {
-        compression,
-        ..IndexOptions::default()
-    };
-    while !stop.load(Ordering::Relaxed) {
-        let Some(&file) = files.get(next.fetch_add(1, Ordering::Relaxed)) else {
-            return;
-        };
-        let path = found.root.join(&found.paths[file]);
-        let mut told = 0;
-        let result = index_file(&path, &options, &mut |bytes| {
-            let more = bytes.saturating_sub(told);
-            told = bytes;
-            // The receiver outlives the scope; if it is gone nobody wants to know.
-            let _ = events.send(Event::Bytes(more));
-        });
-        let result = Box::new(result.map_err(LoadError::from));
-        if events.send(Event::File(file, result)).is_err() {
-            return;
+    next: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Scan {
+    /// Scans file after file until none is left or nobody listens.
+    fn run(&self, events: &Sender<Event>) {
+        let options = IndexOptions { compression: self.compression, ..IndexOptions::default() };
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some((file, path)) = self.paths.get(self.next.fetch_add(1, Ordering::Relaxed))
+            else {
+                return;
+            };
+            let mut told = 0;
+            let result = index_file(path, &options, &mut |bytes| {
+                let more = bytes.saturating_sub(told);
+                told = bytes;
+                // The receiver is gone after an interrupt; then nobody wants to know.
+                let _ = events.send(Event::Bytes(more));
+            });
+            let result = Box::new(result.map_err(LoadError::from));
+            if events.send(Event::File(*file, result)).is_err() {
+                return;
+            }
         }
     }
 }

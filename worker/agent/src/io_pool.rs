@@ -25,23 +25,16 @@ impl IoPool {
         let start = |index| {
             let queue = queue.clone();
             let work = move || queue.iter().for_each(|task| task());
-            std::thread::Builder::new()
-                .name(format!("shardfeed-io-{index}"))
-                .spawn(work)
+            std::thread::Builder::new().name(format!("shardfeed-io-{index}")).spawn(work)
         };
         let threads = (0..threads).map(start).collect::<Result<_, _>>()?;
-        Ok(Self {
-            tasks: Some(tasks),
-            threads,
-        })
+        Ok(Self { tasks: Some(tasks), threads })
     }
 
     /// Runs `task` on one of the threads.
     pub(crate) fn spawn(&self, task: impl FnOnce() + Send + 'static) {
         let tasks = self.tasks.as_ref().expect("taken only by drop");
-        tasks
-            .send(Box::new(task))
-            .expect("the threads live until drop");
+        tasks.send(Box::new(task)).expect("the threads live until drop");
     }
 }
 

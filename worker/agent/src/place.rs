@@ -36,20 +36,11 @@ impl Place {
         let from = self.offset + HEADER_BYTES as u64;
         let read = read_full(files, self.sample.shard, &mut bytes, from)?;
         if read < bytes.len() {
-            let kind = ReadErrorKind::TruncatedData {
-                length: self.len,
-                available: read as u64,
-            };
+            let kind = ReadErrorKind::TruncatedData { length: self.len, available: read as u64 };
             return Err(error_at(files, self.sample, self.offset, kind));
         }
         let Self { sample, offset, .. } = *self;
-        Ok(RawRecord {
-            sample,
-            offset,
-            chunk: chunks.share(bytes),
-            start: 0,
-            len,
-        })
+        Ok(RawRecord { sample, offset, chunk: chunks.share(bytes), start: 0, len })
     }
 }
 
@@ -71,37 +62,22 @@ struct Walk {
 
 impl Places {
     pub(crate) fn new(files: Arc<Files>) -> Self {
-        Self {
-            files,
-            walks: BTreeMap::new(),
-        }
+        Self { files, walks: BTreeMap::new() }
     }
 
     /// The place of `sample`; cheap if it is the next one of its shard.
     pub(crate) fn find(&mut self, sample: Sample) -> Result<Place, LoadError> {
         let file = &self.files.dataset().files()[sample.shard as usize];
-        let ahead = self
-            .walks
-            .remove(&sample.shard)
-            .filter(|walk| walk.ordinal <= sample.ordinal);
+        let ahead = self.walks.remove(&sample.shard).filter(|walk| walk.ordinal <= sample.ordinal);
         let mut walk = ahead.unwrap_or_else(|| {
             let mark = mark_before(file, sample.ordinal);
-            Walk {
-                ordinal: mark.ordinal,
-                offset: mark.offset,
-                near: vec![],
-                near_from: 0,
-            }
+            Walk { ordinal: mark.ordinal, offset: mark.offset, near: vec![], near_from: 0 }
         });
         let far = file.data_bytes / file.records.max(1) >= FAR_RECORD_BYTES;
         let window = if far { HEADER_BYTES } else { NEAR_BYTES };
         loop {
             let len = self.length_at(&mut walk, sample.shard, window)?;
-            let place = Place {
-                sample,
-                offset: walk.offset,
-                len,
-            };
+            let place = Place { sample, offset: walk.offset, len };
             let found = walk.ordinal == sample.ordinal;
             walk.ordinal += 1;
             walk.offset += len + (HEADER_BYTES + FOOTER_BYTES) as u64;
@@ -118,15 +94,9 @@ impl Places {
     fn length_at(&self, walk: &mut Walk, shard: u32, window: usize) -> Result<u64, LoadError> {
         let near = |walk: &Walk| {
             let from = usize::try_from(walk.offset.checked_sub(walk.near_from)?).ok()?;
-            walk.near
-                .get(from..)?
-                .first_chunk::<HEADER_BYTES>()
-                .copied()
+            walk.near.get(from..)?.first_chunk::<HEADER_BYTES>().copied()
         };
-        let sample = Sample {
-            shard,
-            ordinal: walk.ordinal,
-        };
+        let sample = Sample { shard, ordinal: walk.ordinal };
         let header = match near(walk) {
             Some(header) => header,
             None => {
@@ -146,9 +116,7 @@ impl Places {
             let kind = ReadErrorKind::LengthCrc { stored, computed };
             error_at(&self.files, sample, walk.offset, kind)
         })?;
-        let size = self.files.dataset().files()[shard as usize]
-            .stamp
-            .size_bytes;
+        let size = self.files.dataset().files()[shard as usize].stamp.size_bytes;
         let behind = walk.offset + (HEADER_BYTES + FOOTER_BYTES) as u64;
         if length > size.saturating_sub(behind) {
             let available = size.saturating_sub(walk.offset + HEADER_BYTES as u64);
@@ -161,13 +129,7 @@ impl Places {
 
 fn error_at(files: &Files, sample: Sample, offset: u64, kind: ReadErrorKind) -> LoadError {
     let file = files.name(sample.shard);
-    ReadError {
-        file,
-        offset,
-        ordinal: sample.ordinal,
-        kind,
-    }
-    .into()
+    ReadError { file, offset, ordinal: sample.ordinal, kind }.into()
 }
 
 /// Fills `buffer` as far as the file goes.

@@ -26,6 +26,9 @@ const CHUNKS_KEEP: usize = 64;
 /// Threads that wait for storage: at least, at most, and for each core.
 const IO_THREADS: (usize, usize, usize) = (4, 16, 2);
 
+/// How long stopping waits for a read that is under way.
+const STOP_WAIT: Duration = Duration::from_secs(1);
+
 /// The plan of an epoch, as whoever assigns work says.
 pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send>;
 
@@ -157,10 +160,7 @@ impl Prefetch {
             room: Condvar::new(),
             counters: Arc::clone(&counters),
         });
-        let no_threads = |source| LoadError::Io {
-            file: "reading threads".into(),
-            source,
-        };
+        let no_threads = |source| LoadError::Io { file: "reading threads".into(), source };
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let (least, most, per_core) = IO_THREADS;
         let io = IoPool::new((per_core * cores).clamp(least, most)).map_err(no_threads)?;
@@ -248,9 +248,22 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.room.notify_all();
-        if let Some(planner) = self.planner.take()
-            && planner.join().is_err()
-        {
+        let Some(planner) = self.planner.take() else {
+            return;
+        };
+        let begun = Instant::now();
+        let mut state = self.shared.lock();
+        while !state.planner_ended && begun.elapsed() < STOP_WAIT {
+            let wait = self.shared.ready.wait_timeout(state, STOP_WAIT);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !state.planner_ended {
+            // Storage that hangs must not hang the trainer as well; the thread ends with its read.
+            tracing::warn!("a read is still under way, leaving its thread behind");
+            return;
+        }
+        drop(state);
+        if planner.join().is_err() {
             tracing::error!("the planning thread panicked");
         }
     }
@@ -289,10 +302,7 @@ impl Shared {
                 state.started += 1;
                 return Some(state.started - 1);
             }
-            state = self
-                .room
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -307,7 +317,8 @@ struct Planner {
 
 impl Planner {
     fn run(mut self) {
-        if let Err(error) = self.follow() {
+        let followed = catch_unwind(AssertUnwindSafe(|| self.follow()));
+        if let Err(error) = followed.unwrap_or(Err(LoadError::ReaderLost)) {
             let mut state = self.shared.lock();
             state.started += 1;
             let place = state.started - 1;
@@ -349,17 +360,8 @@ impl Planner {
 
     /// How to read this epoch's lanes, and how many batches ahead, within the budget.
     fn reading(&self, plan: &EpochPlan) -> Result<Reading, LoadError> {
-        let PrefetchOptions {
-            dataset,
-            schema,
-            rank,
-            budget_bytes,
-            prefetch,
-            ..
-        } = &self.options;
-        let rows = plan
-            .slots(plan.first_step(), *rank)
-            .map_or(1, |slots| slots.len() as u64);
+        let PrefetchOptions { dataset, schema, rank, budget_bytes, prefetch, .. } = &self.options;
+        let rows = plan.slots(plan.first_step(), *rank).map_or(1, |slots| slots.len() as u64);
         let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that go into it.
         let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
@@ -384,12 +386,7 @@ impl Planner {
         })?;
         let mut state = self.shared.lock();
         if state.reading != Some(reading) {
-            tracing::debug!(
-                ?reading,
-                prefetch,
-                budget_bytes,
-                "reading within the memory budget"
-            );
+            tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
         }
         state.reading = Some(reading);
         state.prefetch = prefetch;
@@ -398,13 +395,8 @@ impl Planner {
 
     /// Reads what is only known by place, then assembles on the computing threads.
     fn assemble(&self, place: u64, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
-        let samples = rows
-            .iter()
-            .map(|row| Planned {
-                sample: row.sample(),
-                valid: row.valid,
-            })
-            .collect();
+        let samples =
+            rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
         let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
         let work = Work {
             assembler: self.assembler.clone(),
@@ -449,36 +441,15 @@ impl Work {
                 Item::Record(record) => record,
                 Item::Place(place) => place.read(&self.files, &self.chunks)?,
             };
-            Ok(Row {
-                record,
-                valid: row.valid,
-            })
+            Ok(Row { record, valid: row.valid })
         };
         rows.into_iter().map(read).collect()
     }
 
     fn run(self, rows: &[Row]) {
-        let result = self
-            .assembler
-            .assemble(rows)
-            .map_err(|error| self.located(error));
-        let Self {
-            shared,
-            place,
-            epoch,
-            step,
-            samples,
-            ..
-        } = self;
-        shared.finish(
-            place,
-            result.map(|batch| Delivered {
-                epoch,
-                step,
-                samples,
-                batch,
-            }),
-        );
+        let result = self.assembler.assemble(rows).map_err(|error| self.located(error));
+        let Self { shared, place, epoch, step, samples, .. } = self;
+        shared.finish(place, result.map(|batch| Delivered { epoch, step, samples, batch }));
     }
 
     fn located(&self, error: RowError) -> LoadError {

@@ -74,14 +74,7 @@ impl RankReader {
             tools.chunk_bytes = chunk_bytes;
         }
         let padding = Streams::new(tools.clone());
-        Self {
-            plan,
-            rank,
-            reading,
-            tools,
-            feeds: BTreeMap::new(),
-            padding,
-        }
+        Self { plan, rank, reading, tools, feeds: BTreeMap::new(), padding }
     }
 
     /// The rows of a step, in order; steps are asked for in ascending order.
@@ -98,11 +91,7 @@ impl RankReader {
                     let feed = self.feeds.get_mut(&key).expect("just made");
                     feed.used_at = step;
                     let source = &mut feed.source;
-                    (
-                        feed.lane
-                            .take(at.output, &mut |sample| source.load(sample))?,
-                        true,
-                    )
+                    (feed.lane.take(at.output, &mut |sample| source.load(sample))?, true)
                 }
                 SlotSource::Padding { position } => {
                     let sample = self.plan.line().sample(position);
@@ -124,18 +113,11 @@ impl RankReader {
                 let start = lane.blocks_from(output).next().transpose()?;
                 let mut ahead = lane.inputs_from(start.map_or(0, |block| block.needs.start));
                 let mut streams = Streams::new(self.tools.clone());
-                ahead
-                    .by_ref()
-                    .take(LOOK_AHEAD)
-                    .for_each(|sample| streams.prime(sample));
+                ahead.by_ref().take(LOOK_AHEAD).for_each(|sample| streams.prime(sample));
                 Source::Streams { streams, ahead }
             }
         };
-        Ok(Feed {
-            lane: LaneFeed::new(&lane, output)?,
-            source,
-            used_at: 0,
-        })
+        Ok(Feed { lane: LaneFeed::new(&lane, output)?, source, used_at: 0 })
     }
 }
 

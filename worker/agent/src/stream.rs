@@ -72,30 +72,19 @@ struct Ahead {
 /// The last mark at or before a record.
 pub(crate) fn mark_before(file: &DatasetFile, ordinal: u64) -> Mark {
     let after = file.marks.partition_point(|mark| mark.ordinal <= ordinal);
-    after.checked_sub(1).map_or(
-        Mark {
-            ordinal: 0,
-            offset: 0,
-        },
-        |index| file.marks[index],
-    )
+    after.checked_sub(1).map_or(Mark { ordinal: 0, offset: 0 }, |index| file.marks[index])
 }
 
 impl Streams {
     pub(crate) fn new(tools: StreamTools) -> Self {
-        Self {
-            tools,
-            open: BTreeMap::new(),
-        }
+        Self { tools, open: BTreeMap::new() }
     }
 
     /// Starts to read at `sample`, if its shard is not in reading already.
     pub(crate) fn prime(&mut self, sample: Sample) {
         if self.open.len() < PRIMED_MAX {
             let tools = &self.tools;
-            self.open
-                .entry(sample.shard)
-                .or_insert_with(|| tools.start(sample));
+            self.open.entry(sample.shard).or_insert_with(|| tools.start(sample));
         }
     }
 
@@ -112,10 +101,7 @@ impl Streams {
 
     fn find(&mut self, sample: Sample) -> Result<RawRecord, LoadError> {
         let tools = &self.tools;
-        let stream = self
-            .open
-            .entry(sample.shard)
-            .or_insert_with(|| tools.start(sample));
+        let stream = self.open.entry(sample.shard).or_insert_with(|| tools.start(sample));
         loop {
             if let Some(current) = &stream.current {
                 if sample.ordinal < current.first_ordinal {
@@ -126,13 +112,7 @@ impl Streams {
                 if let Some(span) = index.ok().and_then(|index| current.records.get(index)) {
                     let chunk = Arc::clone(&current.chunk);
                     let RecordSpan { start, len, offset } = *span;
-                    return Ok(RawRecord {
-                        sample,
-                        offset,
-                        chunk,
-                        start,
-                        len,
-                    });
+                    return Ok(RawRecord { sample, offset, chunk, start, len });
                 }
             }
             stream.current = None;
@@ -152,10 +132,7 @@ impl StreamTools {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let mark = match file.compression {
             Compression::None => mark_before(file, sample.ordinal),
-            Compression::Gzip | Compression::Zlib => Mark {
-                ordinal: 0,
-                offset: 0,
-            },
+            Compression::Gzip | Compression::Zlib => Mark { ordinal: 0, offset: 0 },
         };
         let source = ShardBytes::new(Arc::clone(&self.files), sample.shard, mark.offset);
         let choice = CompressionChoice::Fixed(file.compression);
@@ -166,11 +143,9 @@ impl StreamTools {
         };
         let options = ChunkOptions {
             // One byte more than there is, so that the end is seen with the last record.
-            chunk_bytes: self.chunk_bytes.min(
-                usize::try_from(left)
-                    .unwrap_or(usize::MAX)
-                    .saturating_add(1),
-            ),
+            chunk_bytes: self
+                .chunk_bytes
+                .min(usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1)),
             first_offset: mark.offset,
             first_ordinal: mark.ordinal,
             verify_data: false,
@@ -178,10 +153,7 @@ impl StreamTools {
         };
         let reader = ChunkReader::new(source, self.files.name(sample.shard), options);
         let skip = Some((sample.ordinal, file.compression));
-        Stream {
-            current: None,
-            next: self.read_ahead(reader, skip),
-        }
+        Stream { current: None, next: self.read_ahead(reader, skip) }
     }
 
     /// Reads the next chunk on a reading thread.
@@ -191,10 +163,7 @@ impl StreamTools {
         self.io.spawn(move || {
             let chunk = tools.read(&mut reader, skip);
             // Nobody waits for it any more when the loader moved elsewhere.
-            let _ = sender.send(Ahead {
-                reader: Some(reader),
-                chunk,
-            });
+            let _ = sender.send(Ahead { reader: Some(reader), chunk });
         });
         receiver
     }
@@ -209,9 +178,7 @@ impl StreamTools {
             reader.skip_to(ordinal).map_err(load_error)?;
             if compression != Compression::None {
                 let passed = reader.offset() - from;
-                self.counters
-                    .reinflated_bytes
-                    .fetch_add(passed, Ordering::Relaxed);
+                self.counters.reinflated_bytes.fetch_add(passed, Ordering::Relaxed);
             }
         }
         let spare = self.chunks.take();
@@ -219,15 +186,9 @@ impl StreamTools {
         let Some(chunk) = reader.next_chunk().map_err(load_error)? else {
             return Ok(None);
         };
-        self.counters
-            .bytes
-            .fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
         let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
-        Ok(Some(Current {
-            chunk: self.chunks.share(chunk.bytes),
-            records,
-            first_ordinal,
-        }))
+        Ok(Some(Current { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
     }
 
     /// The file ended before a record that its index has: it is not the file that was indexed.
@@ -235,11 +196,7 @@ impl StreamTools {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let found = crate::index::stamp(&file.path).ok();
         let file_name = self.files.name(sample.shard);
-        LoadError::Changed {
-            file: file_name,
-            indexed: file.stamp.clone(),
-            found,
-        }
+        LoadError::Changed { file: file_name, indexed: file.stamp.clone(), found }
     }
 }
 
@@ -248,11 +205,7 @@ fn load_error(error: ReadError) -> LoadError {
     match error.kind {
         ReadErrorKind::Io(source) => match source.downcast::<LoadError>() {
             Ok(inner) => inner,
-            Err(source) => ReadError {
-                kind: ReadErrorKind::Io(source),
-                ..error
-            }
-            .into(),
+            Err(source) => ReadError { kind: ReadErrorKind::Io(source), ..error }.into(),
         },
         kind => ReadError { kind, ..error }.into(),
     }

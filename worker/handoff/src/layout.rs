@@ -31,10 +31,7 @@ pub struct Layout {
 impl Layout {
     /// Adds a buffer of `len` bytes behind the others.
     pub fn push(&mut self, len: usize) -> BufferRange {
-        let range = BufferRange {
-            start: self.end.next_multiple_of(SLOT_ALIGN_BYTES),
-            len,
-        };
+        let range = BufferRange { start: self.end.next_multiple_of(SLOT_ALIGN_BYTES), len };
         self.end = range.start + len;
         self.ranges.push(range);
         range
@@ -76,9 +73,6 @@ mod tests {
             assert_eq!(buffer.len(), ranges[index].len);
             buffer.fill(index as u8 + 1);
         }
-        assert_eq!(
-            (slot[2], slot[3], slot[256], slot[511], slot[512]),
-            (1, 0, 3, 3, 4)
-        );
+        assert_eq!((slot[2], slot[3], slot[256], slot[511], slot[512]), (1, 0, 3, 3, 4));
     }
 }

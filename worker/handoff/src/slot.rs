@@ -44,12 +44,7 @@ pub struct SlotPoolStats {
 impl SlotPool {
     /// An empty pool that keeps at most `keep` free slots.
     pub fn new(keep: usize) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                keep,
-                state: Mutex::default(),
-            }),
-        }
+        Self { shared: Arc::new(Shared { keep, state: Mutex::default() }) }
     }
 
     /// A slot of at least `bytes`. Its content is whatever was there before.
@@ -80,10 +75,7 @@ impl SlotPool {
                 region
             }
         };
-        Ok(Slot {
-            region: Some(region),
-            pool: Arc::clone(&self.shared),
-        })
+        Ok(Slot { region: Some(region), pool: Arc::clone(&self.shared) })
     }
 
     /// What the pool holds now.
@@ -116,11 +108,7 @@ impl Slot {
     pub fn share(mut self) -> SharedSlot {
         let region = self.region.as_mut().expect("held until dropped");
         let base = NonNull::new(region.as_mut_ptr()).expect("a mapping is not at address 0");
-        SharedSlot {
-            base,
-            len: region.len(),
-            slot: self,
-        }
+        SharedSlot { base, len: region.len(), slot: self }
     }
 }
 

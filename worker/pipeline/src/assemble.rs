@@ -90,37 +90,15 @@ impl Assembler {
         let (layout, batch) = self.lay_out(rows.len(), &parts);
         let memory = |source| {
             let first = &rows[0].record;
-            let fault = RowFault::Memory {
-                bytes: layout.bytes(),
-                source,
-            };
-            RowError {
-                sample: first.sample,
-                offset: first.offset,
-                fault,
-            }
+            let fault = RowFault::Memory { bytes: layout.bytes(), source };
+            RowError { sample: first.sample, offset: first.offset, fault }
         };
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
         let writers = Part::split_all(&self.schema, &parts, &mut buffers);
-        parts
-            .par_iter()
-            .zip(writers)
-            .for_each(|(cells, part)| part.write(cells));
-        let Places {
-            columns,
-            valid,
-            shards,
-            ordinals,
-        } = batch;
-        Ok(Batch {
-            rows: rows.len(),
-            columns,
-            valid,
-            shards,
-            ordinals,
-            slot: slot.share(),
-        })
+        parts.par_iter().zip(writers).for_each(|(cells, part)| part.write(cells));
+        let Places { columns, valid, shards, ordinals } = batch;
+        Ok(Batch { rows: rows.len(), columns, valid, shards, ordinals, slot: slot.share() })
     }
 
     /// Places of all buffers; [`Part::split_all`] takes them in the same order.
@@ -146,26 +124,12 @@ impl Assembler {
                 }
             };
             let (name, kind) = (Arc::clone(name), kind.clone());
-            columns.push(ColumnData {
-                name,
-                kind,
-                values,
-                offsets,
-                row_splits,
-            });
+            columns.push(ColumnData { name, kind, values, offsets, row_splits });
         }
         let valid = layout.push(rows);
         let shards = layout.push(8 * rows);
         let ordinals = layout.push(8 * rows);
-        (
-            layout,
-            Places {
-                columns,
-                valid,
-                shards,
-                ordinals,
-            },
-        )
+        (layout, Places { columns, valid, shards, ordinals })
     }
 }
 

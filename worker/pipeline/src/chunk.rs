@@ -14,27 +14,17 @@ pub struct ChunkPool {
 impl ChunkPool {
     /// An empty pool.
     pub fn new(keep: usize) -> Self {
-        Self {
-            free: Arc::default(),
-            keep,
-        }
+        Self { free: Arc::default(), keep }
     }
 
     /// A buffer with whatever length and content it had before.
     pub fn take(&self) -> Vec<u8> {
-        self.free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
-            .unwrap_or_default()
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     /// Shares `bytes` until the last record in them is dropped.
     pub fn share(&self, bytes: Vec<u8>) -> Arc<ChunkBuffer> {
-        Arc::new(ChunkBuffer {
-            bytes,
-            pool: self.clone(),
-        })
+        Arc::new(ChunkBuffer { bytes, pool: self.clone() })
     }
 }
 
@@ -55,11 +45,7 @@ impl Deref for ChunkBuffer {
 
 impl Drop for ChunkBuffer {
     fn drop(&mut self) {
-        let mut free = self
-            .pool
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < self.pool.keep {
             free.push(std::mem::take(&mut self.bytes));
         }

@@ -66,11 +66,7 @@ impl Schema {
     pub fn raw() -> Self {
         let kind = ColumnKind::Bytes { shape: vec![] };
         let operators = format!("raw/{PARSE_VERSION}");
-        Self {
-            parser: None,
-            columns: vec![(RAW_COLUMN.into(), kind)],
-            operators,
-        }
+        Self { parser: None, columns: vec![(RAW_COLUMN.into(), kind)], operators }
     }
 
     /// `tf.train.Example`s parsed to one column a feature.
@@ -79,18 +75,12 @@ impl Schema {
     pub fn parsed(mut features: Vec<FeatureSpec>) -> Result<Self, SpecError> {
         // Sorted, so that the same features in another order are the same job.
         features.sort_by(|a, b| a.name.cmp(&b.name));
-        let columns = features
-            .iter()
-            .map(|spec| (spec.name.as_str().into(), kind(&spec.feature)));
+        let columns = features.iter().map(|spec| (spec.name.as_str().into(), kind(&spec.feature)));
         let columns = columns.collect();
         let text = serde_json::to_string(&features).expect("features are plain data");
         let operators = format!("parse_example/{PARSE_VERSION} {text}");
         let parser = Some(ExampleParser::new(features)?);
-        Ok(Self {
-            parser,
-            columns,
-            operators,
-        })
+        Ok(Self { parser, columns, operators })
     }
 
     /// Columns by name and kind, in the order of a batch's.
@@ -145,20 +135,13 @@ pub(crate) fn item_bytes(dtype: DType) -> usize {
 
 fn kind(feature: &Feature) -> ColumnKind {
     match feature {
-        Feature::FixedLen {
-            shape,
-            dtype: DType::Bytes,
-            ..
-        } => ColumnKind::Bytes {
-            shape: shape.clone(),
-        },
-        Feature::FixedLen { shape, dtype, .. } => ColumnKind::Dense {
-            dtype: *dtype,
-            shape: shape.clone(),
-        },
-        Feature::VarLen {
-            dtype: DType::Bytes,
-        } => ColumnKind::RaggedBytes,
+        Feature::FixedLen { shape, dtype: DType::Bytes, .. } => {
+            ColumnKind::Bytes { shape: shape.clone() }
+        }
+        Feature::FixedLen { shape, dtype, .. } => {
+            ColumnKind::Dense { dtype: *dtype, shape: shape.clone() }
+        }
+        Feature::VarLen { dtype: DType::Bytes } => ColumnKind::RaggedBytes,
         Feature::VarLen { dtype } => ColumnKind::Ragged { dtype: *dtype },
         other => unreachable!("ExampleParser::new refuses {other:?}"),
     }

@@ -31,16 +31,7 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         let base = block.as_ref().map_or(0, |block| block.needs.start);
         let inputs = lane.inputs_from(base);
         let held = VecDeque::new();
-        Ok(Self {
-            inputs,
-            blocks,
-            block,
-            upcoming,
-            base,
-            held,
-            last: output,
-            failed: None,
-        })
+        Ok(Self { inputs, blocks, block, upcoming, base, held, last: output, failed: None })
     }
 
     /// What stands at `output`; outputs are taken in ascending order, each at most once.
@@ -52,18 +43,12 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         output: u64,
         load: &mut impl FnMut(Sample) -> Result<T, E>,
     ) -> Result<T, E> {
-        while self
-            .block
-            .as_ref()
-            .is_some_and(|block| output >= block.outputs.end)
-        {
+        while self.block.as_ref().is_some_and(|block| output >= block.outputs.end) {
             self.advance()?;
         }
         let block = self.block.as_ref().expect("the output is in the lane");
-        let (end, source) = (
-            block.needs.end,
-            block.sources[(output - block.outputs.start) as usize],
-        );
+        let (end, source) =
+            (block.needs.end, block.sources[(output - block.outputs.start) as usize]);
         if let Some(error) = self.failed.take() {
             if self.loaded() < end {
                 return Err(error);
@@ -117,10 +102,7 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
     }
 
     fn load_one(&mut self, load: &mut impl FnMut(Sample) -> Result<T, E>) -> Result<(), E> {
-        let sample = self
-            .inputs
-            .next()
-            .expect("a block needs inputs of its lane only");
+        let sample = self.inputs.next().expect("a block needs inputs of its lane only");
         let item = load(sample)?;
         self.held.push_back(Some(item));
         Ok(())
@@ -138,14 +120,8 @@ mod tests {
 
     fn plan(counts: &[u64], window: u64, lanes: u64) -> EpochPlan {
         let content = Digest::from_bytes([2; 32]);
-        let shuffle = Shuffle {
-            content,
-            seed: 4,
-            enabled: true,
-            window,
-            interleave: 3,
-            block_length: 2,
-        };
+        let shuffle =
+            Shuffle { content, seed: 4, enabled: true, window, interleave: 3, block_length: 2 };
         let line = Arc::new(Line::new(counts, &shuffle, 0).unwrap());
         let segment = Segment::start(lanes, lanes, 1).unwrap();
         EpochPlan::new(line, shuffle, 0, (Tail::Pad, None), &[segment], 1).unwrap()
@@ -186,9 +162,8 @@ mod tests {
             17.. => Err(PlanError::Zero { name: "broken" }),
             _ => Ok(sample),
         };
-        let results: Vec<_> = (0..30)
-            .map_while(|output| feed.take(output, &mut { broken }).ok())
-            .collect();
+        let results: Vec<_> =
+            (0..30).map_while(|output| feed.take(output, &mut { broken }).ok()).collect();
         let blocks: Vec<_> = lane.blocks_from(0).map(|block| block.unwrap()).collect();
         let first = blocks.iter().find(|block| block.needs.end > 17).unwrap();
         assert_eq!(results.len() as u64, first.outputs.start);

@@ -86,9 +86,7 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     let reading_bytes = splits.saturating_mul(CHUNKS_PER_SPLIT * CHUNK_BYTES_MIN);
     let left = need.budget_bytes.saturating_sub(need.batch_bytes);
     let held = need.window.saturating_mul(2).min(need.lane_samples);
-    let window_bytes = held
-        .saturating_mul(need.lanes)
-        .saturating_mul(need.record_bytes);
+    let window_bytes = held.saturating_mul(need.lanes).saturating_mul(need.record_bytes);
     if window_bytes.saturating_add(reading_bytes) <= left {
         let share = (left - window_bytes) / 2 / splits / CHUNKS_PER_SPLIT;
         let chunk_bytes = share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize;
@@ -109,11 +107,7 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     }
     // In plan order a few records are read at a time; they are part of the batches' bytes.
     if left < CHUNK_BYTES_MIN {
-        let Need {
-            budget_bytes,
-            batch_bytes,
-            ..
-        } = *need;
+        let Need { budget_bytes, batch_bytes, .. } = *need;
         return Err(MemoryError::TooSmall {
             budget_bytes,
             batch_bytes,
@@ -142,72 +136,30 @@ mod tests {
 
     #[test]
     fn holds_records_while_they_fit_and_places_when_they_do_not() {
-        assert_eq!(
-            reading(&need()),
-            Ok(Reading::Hold {
-                chunk_bytes: 1 << 20
-            })
-        );
-        let tight = Need {
-            budget_bytes: 64 << 20,
-            ..need()
-        };
+        assert_eq!(reading(&need()), Ok(Reading::Hold { chunk_bytes: 1 << 20 }));
+        let tight = Need { budget_bytes: 64 << 20, ..need() };
         assert!(
             matches!(reading(&tight), Ok(Reading::Hold { chunk_bytes }) if chunk_bytes < 1 << 20)
         );
-        assert_eq!(
-            reading(&Need {
-                budget_bytes: 20 << 20,
-                ..need()
-            }),
-            Ok(Reading::Locate)
-        );
-        let short = Need {
-            lane_samples: 100,
-            budget_bytes: 10 << 20,
-            ..need()
-        };
+        assert_eq!(reading(&Need { budget_bytes: 20 << 20, ..need() }), Ok(Reading::Locate));
+        let short = Need { lane_samples: 100, budget_bytes: 10 << 20, ..need() };
         assert!(matches!(reading(&short), Ok(Reading::Hold { .. })));
     }
 
     #[test]
     fn compressed_shards_name_the_window_that_fits() {
-        let need = Need {
-            compressed: true,
-            budget_bytes: 20 << 20,
-            ..need()
-        };
-        let Err(MemoryError::CompressedWindow {
-            window_fits,
-            budget_fits,
-            ..
-        }) = reading(&need)
+        let need = Need { compressed: true, budget_bytes: 20 << 20, ..need() };
+        let Err(MemoryError::CompressedWindow { window_fits, budget_fits, .. }) = reading(&need)
         else {
             panic!("refused");
         };
-        assert!(
-            reading(&Need {
-                window: window_fits,
-                ..need
-            })
-            .is_ok()
-        );
-        assert!(
-            reading(&Need {
-                budget_bytes: budget_fits,
-                ..need
-            })
-            .is_ok()
-        );
+        assert!(reading(&Need { window: window_fits, ..need }).is_ok());
+        assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
     }
 
     #[test]
     fn a_budget_without_room_for_batches_is_refused() {
-        let error = reading(&Need {
-            budget_bytes: 1 << 10,
-            ..need()
-        })
-        .unwrap_err();
+        let error = reading(&Need { budget_bytes: 1 << 10, ..need() }).unwrap_err();
         assert!(error.to_string().contains("raise it to"), "{error}");
     }
 }

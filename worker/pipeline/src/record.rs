@@ -31,9 +31,7 @@ impl RawRecord {
     /// The masked CRC-32C that is stored for the data.
     pub fn stored_crc(&self) -> u32 {
         let end = self.start + self.len;
-        let footer = self.chunk[end..]
-            .first_chunk::<4>()
-            .expect("a chunk holds whole frames");
+        let footer = self.chunk[end..].first_chunk::<4>().expect("a chunk holds whole frames");
         u32::from_le_bytes(*footer)
     }
 }

@@ -45,9 +45,7 @@ impl<'a> Cells<'a> {
     pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row]) -> Result<Self, RowError> {
         let columns = schema.columns().len();
         let mut sizes = vec![Sizes::default(); columns];
-        let defaults: Vec<_> = (0..columns)
-            .map(|column| schema.default_of(column))
-            .collect();
+        let defaults: Vec<_> = (0..columns).map(|column| schema.default_of(column)).collect();
         let (mut cells, mut located) = (Vec::new(), Vec::new());
         if schema.parser().is_some() {
             located.reserve(rows.len() * columns);
@@ -61,9 +59,7 @@ impl<'a> Cells<'a> {
                     sizes[0].bytes += record.len;
                 }
                 Some(parser) => {
-                    parser
-                        .locate(record.data(), &mut cells)
-                        .map_err(|e| at(record, e))?;
+                    parser.locate(record.data(), &mut cells).map_err(|e| at(record, e))?;
                     located.extend_from_slice(&cells);
                     let cells = cells.iter().zip(&defaults);
                     for (size, (cell, default)) in sizes.iter_mut().zip(cells) {
@@ -74,12 +70,7 @@ impl<'a> Cells<'a> {
                 }
             }
         }
-        Ok(Self {
-            rows,
-            located,
-            defaults,
-            sizes,
-        })
+        Ok(Self { rows, located, defaults, sizes })
     }
 
     fn for_each_bytes(&self, columns: usize, row: usize, column: usize, mut f: impl FnMut(&[u8])) {
@@ -97,35 +88,21 @@ impl<'a> Cells<'a> {
 }
 
 fn at(record: &RawRecord, fault: impl Into<RowFault>) -> RowError {
-    RowError {
-        sample: record.sample,
-        offset: record.offset,
-        fault: fault.into(),
-    }
+    RowError { sample: record.sample, offset: record.offset, fault: fault.into() }
 }
 
 fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> Sizes {
     match (cell, default) {
         (Located::Present(list), _) => {
-            let bytes = if list.dtype() == DType::Bytes {
-                list.data_bytes()
-            } else {
-                0
-            };
-            Sizes {
-                items: list.count(),
-                bytes,
-            }
+            let bytes = if list.dtype() == DType::Bytes { list.data_bytes() } else { 0 };
+            Sizes { items: list.count(), bytes }
         }
         (Located::Default, Some(default)) => {
             let bytes = match default {
                 DefaultValue::Bytes(values) => values.iter().map(Vec::len).sum(),
                 DefaultValue::Int64(_) | DefaultValue::Float32(_) => 0,
             };
-            Sizes {
-                items: default.count(),
-                bytes,
-            }
+            Sizes { items: default.count(), bytes }
         }
         (Located::Default | Located::Missing, _) => Sizes::default(),
     }
@@ -205,12 +182,8 @@ impl<'a> Part<'a> {
                 share.push(Column {
                     dtype,
                     values: values.bytes(bytes),
-                    offsets: offsets
-                        .as_mut()
-                        .map_or(&mut [], |rest| rest.numbers(size.items)),
-                    row_splits: row_splits
-                        .as_mut()
-                        .map_or(&mut [], |rest| rest.numbers(rows)),
+                    offsets: offsets.as_mut().map_or(&mut [], |rest| rest.numbers(size.items)),
+                    row_splits: row_splits.as_mut().map_or(&mut [], |rest| rest.numbers(rows)),
                     bytes_before: before.bytes,
                     items_before: before.items,
                 });
@@ -222,12 +195,7 @@ impl<'a> Part<'a> {
         let with_rows = shares.into_iter().zip(parts).map(|(columns, cells)| {
             let rows = cells.rows.len();
             let (valid, shards) = (valid.bytes(rows), shards.numbers(rows));
-            Self {
-                columns,
-                valid,
-                shards,
-                ordinals: ordinals.numbers(rows),
-            }
+            Self { columns, valid, shards, ordinals: ordinals.numbers(rows) }
         });
         with_rows.collect()
     }

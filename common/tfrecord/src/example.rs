@@ -1,0 +1,45 @@
+//! `tf.train.Example`: parsed from the wire straight into columns, and written.
+//!
+//! There is no protobuf library behind this: an Example is three nested messages, and a record is
+//! walked once without an allocation. What protobuf accepts is accepted (packed and unpacked values,
+//! mixed, in several pieces; unknown fields; any order; the last of duplicate keys), except what no
+//! writer makes: groups, a value of a wire type that its list cannot have, and a map entry that says
+//! its key or value twice. `tests/goldens.rs` lists where TensorFlow answers otherwise.
+//!
+//! Start at [`ExampleParser`]; [`encode_example`] is the way back, [`describe`] says what a record
+//! holds when nobody knows.
+//!
+//! ```
+//! use shardfeed_tfrecord::example::{
+//!     DType, ExampleParser, Feature, FeatureSpec, Located, Value, encode_example,
+//! };
+//!
+//! let mut record = Vec::new();
+//! encode_example(&[("label", Value::Int64(&[7])), ("x", Value::Float32(&[0.5]))], &mut record);
+//!
+//! let label = Feature::FixedLen { shape: vec![], dtype: DType::Int64, default: None };
+//! let parser = ExampleParser::new(vec![FeatureSpec { name: "label".to_owned(), feature: label }])?;
+//! let mut located = Vec::new();
+//! parser.locate(&record, &mut located)?;
+//! let mut column = [0_i64; 512];
+//! if let Located::Present(list) = located[0] {
+//!     list.write_i64(&mut column[..1]);
+//! }
+//! assert_eq!(column[0], 7);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod spec;
+mod wire;
+
+mod feature;
+mod parse;
+
+mod inspect;
+mod write;
+
+pub use feature::ListRef;
+pub use inspect::{FeatureSummary, describe};
+pub use parse::{ExampleParser, Located, ParseError};
+pub use spec::{DType, DefaultValue, Feature, FeatureSpec, SpecError};
+pub use write::{Value, encode_example};

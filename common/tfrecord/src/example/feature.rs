@@ -1,0 +1,290 @@
+//! One feature of a record, on the wire.
+
+use std::{mem, slice};
+
+use super::spec::DType;
+use super::wire::{
+    Field, FieldValue, Fields, WireError, count_varints, next_message, tag, take_tagged,
+    take_varint,
+};
+
+/// The values of a feature, checked but not decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListRef<'a> {
+    dtype: DType,
+    count: usize,
+    data_bytes: usize,
+    /// The body of the list message; if `in_pieces` a run of Feature fields with several bodies.
+    wire: &'a [u8],
+    in_pieces: bool,
+}
+
+impl DType {
+    const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Bytes),
+            2 => Some(Self::Float32),
+            3 => Some(Self::Int64),
+            _ => None,
+        }
+    }
+
+    /// The field number of the list in a Feature message.
+    pub(super) const fn number(self) -> u32 {
+        match self {
+            Self::Bytes => 1,
+            Self::Float32 => 2,
+            Self::Int64 => 3,
+        }
+    }
+}
+
+impl<'a> ListRef<'a> {
+    /// The type of the values.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of all values, decoded: 4 or 8 each for numbers, the sum of the lengths for bytes.
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        self.data_bytes
+    }
+
+    /// Decodes the values.
+    ///
+    /// # Panics
+    /// If they are not int64, or not as many as `values` has places.
+    pub fn write_i64(&self, values: &mut [i64]) {
+        self.expect_room(DType::Int64, values.len());
+        let mut places = values.iter_mut();
+        self.for_each_field(|value| match value {
+            FieldValue::Varint(value) => put(&mut places, value.cast_signed()),
+            FieldValue::Bytes(mut packed) => {
+                while let Some(value) = next_varint(&mut packed) {
+                    put(&mut places, value.cast_signed());
+                }
+            }
+            FieldValue::Fixed32(_) | FieldValue::Fixed64 => {}
+        });
+    }
+
+    /// Decodes the values.
+    ///
+    /// # Panics
+    /// If they are not float32, or not as many as `values` has places.
+    pub fn write_f32(&self, values: &mut [f32]) {
+        self.expect_room(DType::Float32, values.len());
+        let mut places = values;
+        self.for_each_field(|value| {
+            // One value is a packed piece of one. Slices, so that this compiles to a copy.
+            let packed = match &value {
+                FieldValue::Fixed32(value) => slice::from_ref(value),
+                FieldValue::Bytes(packed) => packed.as_chunks().0,
+                FieldValue::Varint(_) | FieldValue::Fixed64 => &[],
+            };
+            let count = packed.len().min(places.len());
+            let (here, behind) = mem::take(&mut places).split_at_mut(count);
+            for (place, value) in here.iter_mut().zip(packed) {
+                *place = f32::from_le_bytes(*value);
+            }
+            places = behind;
+        });
+    }
+
+    /// Calls `visit` with each value in order.
+    ///
+    /// # Panics
+    /// If the values are not bytes.
+    pub fn for_each_bytes(&self, mut visit: impl FnMut(&'a [u8])) {
+        self.expect_room(DType::Bytes, self.count);
+        self.for_each_field(|value| {
+            if let FieldValue::Bytes(bytes) = value {
+                visit(bytes);
+            }
+        });
+    }
+
+    fn expect_room(&self, dtype: DType, places: usize) {
+        assert!(
+            self.dtype == dtype && self.count == places,
+            "{} {} values written as {places} of {dtype}",
+            self.count,
+            self.dtype,
+        );
+    }
+
+    /// Calls `visit` with each field that holds values, of all pieces.
+    #[inline]
+    fn for_each_field(&self, mut visit: impl FnMut(FieldValue<'a>)) {
+        if !self.in_pieces {
+            return visit_values(self.wire, &mut visit);
+        }
+        let mut rest = self.wire;
+        // The wire was checked when the list was found, so there is no error to lose.
+        while let Ok(Some(piece)) = next_message(&mut rest, self.dtype.number()) {
+            visit_values(piece, &mut visit);
+        }
+    }
+
+    /// A feature whose value has been found and not been looked at.
+    pub(super) fn unread(dtype: DType, feature: &'a [u8]) -> Self {
+        Self { dtype, count: 0, data_bytes: 0, wire: feature, in_pieces: true }
+    }
+
+    /// The values as they are in the record; for one that is [`unread`](Self::unread) its Feature.
+    pub(super) fn wire(&self) -> &'a [u8] {
+        self.wire
+    }
+
+    /// Looks at a Feature message; `None` if it has no kind of values.
+    ///
+    /// Of several kinds the last counts, and all pieces of it behind the last other one.
+    #[inline]
+    pub(super) fn read(feature: &'a [u8]) -> Result<Option<Self>, WireError<'a>> {
+        for dtype in [DType::Bytes, DType::Int64, DType::Float32] {
+            let mut rest = feature;
+            if let Some(wire) = take_tagged(&mut rest, tag(dtype.number()))
+                && rest.is_empty()
+            {
+                let (count, data_bytes) = measure(dtype, wire)?;
+                return Ok(Some(Self { dtype, count, data_bytes, wire, in_pieces: false }));
+            }
+        }
+        Self::read_pieces(feature)
+    }
+
+    fn read_pieces(feature: &'a [u8]) -> Result<Option<Self>, WireError<'a>> {
+        let mut fields = Fields::new(feature);
+        let mut list: Option<Self> = None;
+        loop {
+            let from_here = fields.rest;
+            let Some(Field { number, value }) = fields.next()? else {
+                return Ok(list);
+            };
+            let Some(dtype) = DType::from_number(number) else {
+                continue;
+            };
+            let FieldValue::Bytes(body) = value else {
+                let what = "has a feature whose kind is no list";
+                return Err(WireError { what, at: from_here });
+            };
+            let (count, data_bytes) = measure(dtype, body)?;
+            list = match list {
+                Some(list) if list.dtype == dtype => Some(Self {
+                    count: list.count + count,
+                    data_bytes: list.data_bytes + data_bytes,
+                    ..list
+                }),
+                _ => Some(Self { dtype, count, data_bytes, wire: from_here, in_pieces: true }),
+            };
+        }
+    }
+}
+
+fn put<T>(places: &mut slice::IterMut<'_, T>, value: T) {
+    if let Some(place) = places.next() {
+        *place = value;
+    }
+}
+
+fn next_varint(packed: &mut &[u8]) -> Option<u64> {
+    if packed.is_empty() { None } else { take_varint(packed).ok() }
+}
+
+/// Calls `visit` with the `value` fields of a list message that was checked.
+#[inline]
+fn visit_values<'a>(list: &'a [u8], visit: &mut impl FnMut(FieldValue<'a>)) {
+    let mut rest = list;
+    while let Some(bytes) = take_tagged(&mut rest, tag(1)) {
+        visit(FieldValue::Bytes(bytes));
+    }
+    let mut fields = Fields::new(rest);
+    while let Ok(Some(field)) = fields.next() {
+        if field.number == 1 {
+            visit(field.value);
+        }
+    }
+}
+
+/// Checks the body of a list message; returns how many values it has and their bytes, decoded.
+#[inline]
+fn measure(dtype: DType, list: &[u8]) -> Result<(usize, usize), WireError<'_>> {
+    let (mut count, mut bytes_sum) = (0, 0);
+    let mut rest = list;
+    while !rest.is_empty() {
+        let at = rest;
+        let value = match take_tagged(&mut rest, tag(1)) {
+            Some(bytes) => FieldValue::Bytes(bytes),
+            None => {
+                let mut fields = Fields::new(rest);
+                let field = fields.next()?;
+                rest = fields.rest;
+                match field {
+                    Some(Field { number: 1, value }) => value,
+                    _ => continue,
+                }
+            }
+        };
+        count += match (dtype, value) {
+            (DType::Bytes, FieldValue::Bytes(bytes)) => {
+                bytes_sum += bytes.len();
+                1
+            }
+            (DType::Float32, FieldValue::Bytes(packed)) => {
+                if !packed.len().is_multiple_of(4) {
+                    let what = "has packed floats whose length is no multiple of 4";
+                    return Err(WireError { what, at });
+                }
+                packed.len() / 4
+            }
+            (DType::Int64, FieldValue::Bytes(packed)) => count_varints(packed)?,
+            (DType::Float32, FieldValue::Fixed32(_)) | (DType::Int64, FieldValue::Varint(_)) => 1,
+            // Protobuf would pass over it as an unknown field, and a value would be lost in silence.
+            _ => {
+                let what = "has a value whose wire type does not suit its list";
+                return Err(WireError { what, at });
+            }
+        };
+    }
+    let data_bytes = match dtype {
+        DType::Bytes => bytes_sum,
+        DType::Float32 => 4 * count,
+        DType::Int64 => 8 * count,
+    };
+    Ok((count, data_bytes))
+}
+
+/// Reads one entry of the feature map: its key and its Feature message, empty if it is not there.
+#[inline]
+pub(super) fn map_entry<'a>(entry: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), WireError<'a>> {
+    let mut rest = entry;
+    if let Some(key) = take_tagged(&mut rest, tag(1))
+        && let Some(value) = take_tagged(&mut rest, tag(2))
+        && rest.is_empty()
+    {
+        return Ok((key, value));
+    }
+    let (mut key, mut value) = (None, None);
+    let mut fields = Fields::new(entry);
+    loop {
+        let at = fields.rest;
+        let Some(field) = fields.next()? else { break };
+        let place = match field {
+            Field { number: 1, value: FieldValue::Bytes(bytes) } => key.replace(bytes),
+            Field { number: 2, value: FieldValue::Bytes(bytes) } => value.replace(bytes),
+            _ => None,
+        };
+        if place.is_some() {
+            return Err(WireError { what: "has a feature with two keys or two values", at });
+        }
+    }
+    Ok((key.unwrap_or_default(), value.unwrap_or_default()))
+}

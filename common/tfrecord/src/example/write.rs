@@ -1,0 +1,110 @@
+//! Writing Examples.
+
+use super::spec::DType;
+use super::wire::{put_varint, tag, varint_bytes};
+
+/// The values of one feature.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// `int64_list`.
+    Int64(&'a [i64]),
+    /// `float_list`.
+    Float32(&'a [f32]),
+    /// `bytes_list`.
+    Bytes(&'a [&'a [u8]]),
+}
+
+/// Appends an Example with `features` to `out`.
+///
+/// The same features give the same bytes: they are written in the bytewise order of their names,
+/// numbers packed. A name should come once; readers take the last.
+pub fn encode_example(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
+    let mut features: Vec<_> =
+        features.iter().map(|(name, value)| Entry::new(name, *value)).collect();
+    features.sort_by_key(|entry| entry.name);
+    let features_bytes = features.iter().map(|entry| field_bytes(entry.entry_bytes)).sum();
+    out.reserve(field_bytes(features_bytes));
+    put_head(out, 1, features_bytes);
+    for entry in &features {
+        entry.put(out);
+    }
+}
+
+/// A feature with the lengths of its nested messages, which are written before them.
+struct Entry<'a> {
+    name: &'a str,
+    value: Value<'a>,
+    /// Of the packed values; 0 for bytes, which are not packed.
+    packed_bytes: usize,
+    list_bytes: usize,
+    entry_bytes: usize,
+}
+
+impl<'a> Entry<'a> {
+    fn new(name: &'a str, value: Value<'a>) -> Self {
+        let packed_bytes = match value {
+            Value::Int64(values) => {
+                values.iter().map(|value| varint_bytes(value.cast_unsigned())).sum()
+            }
+            Value::Float32(values) => 4 * values.len(),
+            Value::Bytes(_) => 0,
+        };
+        let list_bytes = match value {
+            Value::Bytes(values) => values.iter().map(|value| field_bytes(value.len())).sum(),
+            _ if packed_bytes == 0 => 0,
+            _ => field_bytes(packed_bytes),
+        };
+        let entry_bytes = field_bytes(name.len()) + field_bytes(field_bytes(list_bytes));
+        Self { name, value, packed_bytes, list_bytes, entry_bytes }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_head(out, 1, self.entry_bytes);
+        put_head(out, 1, self.name.len());
+        out.extend_from_slice(self.name.as_bytes());
+        put_head(out, 2, field_bytes(self.list_bytes));
+        put_head(out, self.value.dtype().number(), self.list_bytes);
+        if self.packed_bytes > 0 {
+            put_head(out, 1, self.packed_bytes);
+        }
+        match self.value {
+            Value::Int64(values) => {
+                for value in values {
+                    put_varint(out, value.cast_unsigned());
+                }
+            }
+            Value::Float32(values) => {
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Value::Bytes(values) => {
+                for value in values {
+                    put_head(out, 1, value.len());
+                    out.extend_from_slice(value);
+                }
+            }
+        }
+    }
+}
+
+impl Value<'_> {
+    /// The type of the values.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Int64(_) => DType::Int64,
+            Self::Float32(_) => DType::Float32,
+            Self::Bytes(_) => DType::Bytes,
+        }
+    }
+}
+
+/// Starts a length-delimited field.
+fn put_head(out: &mut Vec<u8>, number: u32, length: usize) {
+    out.push(tag(number));
+    put_varint(out, length as u64);
+}
+
+/// Bytes of a length-delimited field with a value of `length` bytes.
+fn field_bytes(length: usize) -> usize {
+    1 + varint_bytes(length as u64) + length
+}

@@ -1,0 +1,158 @@
+//! The framing: `length u64 | masked CRC of the length | data | masked CRC of the data`, all little
+//! endian. There is no magic, no index and no end mark.
+
+use crate::error::ReadErrorKind;
+
+/// Bytes before a record's data: its length and the length's checksum.
+pub const HEADER_BYTES: usize = 12;
+
+/// Bytes after a record's data: the data's checksum.
+pub const FOOTER_BYTES: usize = 4;
+
+const MASK_DELTA: u32 = 0xa282_ead8;
+
+/// The length in a header does not match its checksum: what follows cannot be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("length checksum is {stored:#010x}, the length bytes give {computed:#010x}")]
+pub struct LengthCrcMismatch {
+    /// Masked CRC found in the header.
+    pub stored: u32,
+    /// Masked CRC of the length bytes in the header.
+    pub computed: u32,
+}
+
+/// A record's data does not match its checksum. The next record can still be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("data checksum is {stored:#010x}, the data gives {computed:#010x}")]
+pub struct DataCrcMismatch {
+    /// Masked CRC found after the data.
+    pub stored: u32,
+    /// Masked CRC of the data.
+    pub computed: u32,
+}
+
+/// Computes CRC-32C (Castagnoli) of `bytes`, masked as TFRecord stores it: rotated right by 15 bits
+/// plus a constant, so that a checksum of data that holds checksums stays good.
+#[must_use]
+pub fn masked_crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK_DELTA)
+}
+
+/// Encodes the header of a record with `length` bytes of data.
+#[must_use]
+pub fn encode_header(length: u64) -> [u8; HEADER_BYTES] {
+    let length = length.to_le_bytes();
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&length);
+    header[8..].copy_from_slice(&masked_crc32c(&length).to_le_bytes());
+    header
+}
+
+/// Encodes the footer of a record that holds `data`.
+#[must_use]
+pub fn encode_footer(data: &[u8]) -> [u8; FOOTER_BYTES] {
+    masked_crc32c(data).to_le_bytes()
+}
+
+/// Reads the data length out of a header whose checksum is right.
+///
+/// # Errors
+/// [`LengthCrcMismatch`]; then the length must not be believed, nor anything allocated for it.
+pub fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<u64, LengthCrcMismatch> {
+    let [a, b, c, d, e, f, g, h, crc @ ..] = *header;
+    let length = [a, b, c, d, e, f, g, h];
+    let (stored, computed) = (u32::from_le_bytes(crc), masked_crc32c(&length));
+    if stored == computed {
+        Ok(u64::from_le_bytes(length))
+    } else {
+        Err(LengthCrcMismatch { stored, computed })
+    }
+}
+
+/// Checks `data` against the masked checksum stored after it.
+///
+/// # Errors
+/// [`DataCrcMismatch`] if any byte of either differs from what was written.
+pub fn check_data(data: &[u8], stored: u32) -> Result<(), DataCrcMismatch> {
+    let computed = masked_crc32c(data);
+    if stored == computed { Ok(()) } else { Err(DataCrcMismatch { stored, computed }) }
+}
+
+/// The checksum stored after the data of a record, from `bytes` that start right behind the data.
+pub(crate) fn stored_crc(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().copied().map(u32::from_le_bytes)
+}
+
+/// What the front of a piece of a stream is.
+#[derive(Debug)]
+pub(crate) enum Cut {
+    /// A whole frame with this many bytes of data, whose length checksum is right.
+    Frame(usize),
+    /// The header needs more bytes.
+    PartOfHeader,
+    /// The header is good; the frame with `length` bytes of data needs more bytes.
+    PartOfData { length: u64 },
+    /// The header says that it is no frame, or one over the limit.
+    Bad(ReadErrorKind),
+}
+
+/// Looks at the frame at the front of `bytes`, without looking at its data.
+pub(crate) fn cut(bytes: &[u8], record_bytes_max: u64) -> Cut {
+    let Some((header, rest)) = bytes.split_first_chunk() else {
+        return Cut::PartOfHeader;
+    };
+    match decode_header(header) {
+        Err(LengthCrcMismatch { stored, computed }) => {
+            Cut::Bad(ReadErrorKind::LengthCrc { stored, computed })
+        }
+        Ok(length) if length > record_bytes_max => {
+            Cut::Bad(ReadErrorKind::TooLarge { length, limit: record_bytes_max })
+        }
+        Ok(length) => match usize::try_from(length) {
+            Ok(data_bytes)
+                if rest.len().checked_sub(FOOTER_BYTES).is_some_and(|room| room >= data_bytes) =>
+            {
+                Cut::Frame(data_bytes)
+            }
+            _ => Cut::PartOfData { length },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_checksums() {
+        // RFC 3720 B.4 gives the plain CRC-32C of these as 8a9136aa, 62a8ab43 and e3069283.
+        let mask = |crc: u32| crc.rotate_right(15).wrapping_add(MASK_DELTA);
+        assert_eq!(masked_crc32c(&[0; 32]), mask(0x8a91_36aa));
+        assert_eq!(masked_crc32c(&[0xff; 32]), mask(0x62a8_ab43));
+        assert_eq!(masked_crc32c(b"123456789"), mask(0xe306_9283));
+        assert_eq!(masked_crc32c(b""), 0xa282_ead8);
+    }
+
+    #[test]
+    fn headers_round_trip_and_refuse_every_flipped_bit() {
+        for length in [0, 1, 255, 1 << 20, u64::MAX] {
+            let header = encode_header(length);
+            assert_eq!(decode_header(&header), Ok(length));
+            for bit in 0..HEADER_BYTES * 8 {
+                let mut bad = header;
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode_header(&bad).is_err(), "bit {bit} of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_huge_length_is_refused_or_incomplete_but_never_a_frame() {
+        let mut bytes = encode_header(1 << 60).to_vec();
+        bytes.extend([0; 100]);
+        assert!(matches!(cut(&bytes, 1 << 30), Cut::Bad(ReadErrorKind::TooLarge { .. })));
+        assert!(matches!(cut(&bytes, u64::MAX), Cut::PartOfData { length } if length == 1 << 60));
+        let max = encode_header(u64::MAX);
+        assert!(matches!(cut(&max, u64::MAX), Cut::PartOfData { .. }));
+    }
+}

@@ -1,0 +1,173 @@
+//! The pass over a plain file: the data of large records is stepped over, not read.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::{Builder, IndexOptions, ShardIndex, index_records};
+use crate::compression::{Compression, CompressionChoice, detect};
+use crate::error::{ReadError, ReadErrorKind};
+use crate::frame::{FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header, stored_crc};
+
+/// Read at a time while records are small.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Data longer than this is stepped over. Below it, one large read costs less than many small ones,
+/// warm or cold.
+const STEP_OVER_BYTES: u64 = 64 << 10;
+
+/// Read behind a step: the footer, the next header, and the rest of their page, which costs no more.
+const STEP_WINDOW_BYTES: usize = 4 << 10;
+
+/// Indexes the file at `path`.
+///
+/// - `on_progress`: gets the bytes of the file passed so far (compressed bytes of a compressed file).
+///
+/// # Errors
+/// A missing or unreadable file, by its path; else the first damage found, or with `keep_going`
+/// nothing else.
+pub fn index_file(
+    path: impl AsRef<Path>,
+    options: &IndexOptions,
+    on_progress: &mut dyn FnMut(u64),
+) -> Result<ShardIndex, ReadError> {
+    let path = path.as_ref();
+    let file = File::open(path).map_err(|error| ReadError::open(path, error))?;
+    let name = path.to_string_lossy();
+    let compression = match options.compression {
+        CompressionChoice::Fixed(compression) => compression,
+        CompressionChoice::Auto => {
+            let mut first = [0; HEADER_BYTES];
+            let end = read_at_full(&file, &mut first, 0)
+                .map_err(|error| ReadError::at_record(&name, 0, 0, ReadErrorKind::Io(error)))?;
+            detect(&first[..end])
+        }
+    };
+    if compression == Compression::None && !options.verify_data {
+        let mut walk = Walk::new(&file);
+        return walk.index(&name, options, on_progress);
+    }
+    let options = IndexOptions { compression: compression.into(), ..options.clone() };
+    index_records(file, name, &options, on_progress)
+}
+
+/// A window on a file that moves forward.
+struct Walk<'a> {
+    file: &'a File,
+    window: Vec<u8>,
+    /// Where the window is in the file.
+    offset: u64,
+    /// Bytes of the window that are filled.
+    filled: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(file: &'a File) -> Self {
+        Self { file, window: vec![0; WINDOW_BYTES], offset: 0, filled: 0 }
+    }
+
+    fn index(
+        &mut self,
+        name: &str,
+        options: &IndexOptions,
+        on_progress: &mut dyn FnMut(u64),
+    ) -> Result<ShardIndex, ReadError> {
+        let mut builder = Builder::new(Compression::None, options);
+        let mut window_offset = 0;
+        loop {
+            let at = builder.index.stream_bytes;
+            match self.step(at, options.record_bytes_max) {
+                Ok(Some((length, crc))) => builder.push(length, crc),
+                Ok(None) => {
+                    on_progress(at);
+                    return Ok(builder.finish());
+                }
+                Err(kind) => {
+                    let error = ReadError::at_record(name, at, builder.index.records, kind);
+                    return builder.end_at(error, options);
+                }
+            }
+            if self.offset != window_offset {
+                window_offset = self.offset;
+                on_progress(builder.index.stream_bytes);
+            }
+        }
+    }
+
+    /// Reads the length and the stored data checksum of the record at `at`; `None` at the end.
+    fn step(
+        &mut self,
+        at: u64,
+        record_bytes_max: u64,
+    ) -> Result<Option<(u64, u32)>, ReadErrorKind> {
+        let bytes = self.read(at, HEADER_BYTES, WINDOW_BYTES)?;
+        let Some(header) = bytes.first_chunk() else {
+            let missing = (HEADER_BYTES - bytes.len()) as u64;
+            return if bytes.is_empty() {
+                Ok(None)
+            } else {
+                Err(ReadErrorKind::TruncatedHeader { missing })
+            };
+        };
+        let length = decode_header(header).map_err(|LengthCrcMismatch { stored, computed }| {
+            ReadErrorKind::LengthCrc { stored, computed }
+        })?;
+        if length > record_bytes_max {
+            return Err(ReadErrorKind::TooLarge { length, limit: record_bytes_max });
+        }
+        let want = if length > STEP_OVER_BYTES { STEP_WINDOW_BYTES } else { WINDOW_BYTES };
+        let data_at = at + HEADER_BYTES as u64;
+        // A length that runs past any file leaves nothing to read there.
+        let footer = match data_at.checked_add(length) {
+            Some(footer_at) => self.read(footer_at, FOOTER_BYTES, want)?,
+            None => &[],
+        };
+        match stored_crc(footer) {
+            Some(crc) => Ok(Some((length, crc))),
+            None => {
+                let size = self.file.metadata().map_err(ReadErrorKind::Io)?.len();
+                let available = size.saturating_sub(data_at);
+                Err(ReadErrorKind::TruncatedData { length, available })
+            }
+        }
+    }
+
+    /// The bytes at `at`: `count` or more, fewer only at the end of the file. If they are not in the
+    /// window it moves there, to `want` bytes.
+    fn read(&mut self, at: u64, count: usize, want: usize) -> Result<&[u8], ReadErrorKind> {
+        let inside = |walk: &Self| {
+            let start = usize::try_from(at.checked_sub(walk.offset)?).ok()?;
+            (start.checked_add(count)? <= walk.filled).then_some(start)
+        };
+        let start = match inside(self) {
+            Some(start) => start,
+            None => {
+                // A failed read leaves an empty window.
+                (self.offset, self.filled) = (at, 0);
+                self.filled = read_at_full(self.file, &mut self.window[..want], at)
+                    .map_err(ReadErrorKind::Io)?;
+                0
+            }
+        };
+        Ok(&self.window[start..self.filled])
+    }
+}
+
+/// Reads at `offset` until `out` is full or the file ends; says how much it read.
+fn read_at_full(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
+    // Offsets past what the system can count are past the end of any file.
+    if offset > i64::MAX as u64 {
+        return Ok(0);
+    }
+    let mut filled = 0;
+    while filled < out.len() {
+        match file.read_at(&mut out[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,144 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::error::ReadErrorKind;
+use crate::writer::RecordWriter;
+
+fn frames(sizes: &[usize]) -> Vec<u8> {
+    let mut writer = RecordWriter::new(Vec::new(), Compression::None);
+    for (ordinal, &size) in sizes.iter().enumerate() {
+        writer.write(&vec![ordinal as u8; size]).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn stored(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shard");
+    fs::write(&path, bytes).unwrap();
+    (folder, path)
+}
+
+fn plain(bytes: &[u8], options: &IndexOptions) -> Result<ShardIndex, ReadError> {
+    let (_folder, path) = stored(bytes);
+    index_file(&path, options, &mut |_| {})
+}
+
+fn streamed(bytes: &[u8], options: &IndexOptions) -> Result<ShardIndex, ReadError> {
+    index_records(bytes, "shard", options, &mut |_| {})
+}
+
+#[test]
+fn stepping_over_data_finds_what_reading_it_finds() {
+    let mixed = [10, 70_000, 3, 200_000, 65_536, 65_537, 1_100_000, 0, 0, 5_000, 66_000];
+    let many = vec![250; 10_000];
+    for sizes in [&[][..], &[0], &[1 << 21], &mixed, &many, &[100_000; 30], &[65_540, 4080, 4070]] {
+        let bytes = frames(sizes);
+        let options = IndexOptions::default();
+        let index = plain(&bytes, &options).unwrap();
+        assert_eq!(index, streamed(&bytes, &options).unwrap(), "{sizes:?}");
+        assert_eq!(index.stream_bytes, bytes.len() as u64);
+        assert_eq!(index.records, sizes.len() as u64);
+    }
+}
+
+#[test]
+fn a_cut_inside_data_that_is_stepped_over_is_found() {
+    let bytes = frames(&[100_000, 100_000]);
+    for cut in [1, 3, 4, 5, 50_000, 100_003, 100_004, 100_005, 100_015] {
+        let bytes = &bytes[..bytes.len() - cut];
+        let strict = IndexOptions::default();
+        let keep = IndexOptions { keep_going: true, ..IndexOptions::default() };
+        for run in [plain, streamed] {
+            let error = run(bytes, &strict).unwrap_err();
+            assert_eq!((error.ordinal, error.offset), (1, 100_016));
+            match error.kind {
+                ReadErrorKind::TruncatedData { length: 100_000, available } => {
+                    assert_eq!(available + cut as u64, 100_004);
+                }
+                ReadErrorKind::TruncatedHeader { missing } => {
+                    assert_eq!(missing + 100_004, cut as u64);
+                }
+                kind => panic!("{kind:?}"),
+            }
+            let index = run(bytes, &keep).unwrap();
+            assert_eq!((index.records, index.stream_bytes), (1, 100_016));
+            assert_eq!(index.broken.unwrap().offset, 100_016);
+        }
+    }
+}
+
+#[test]
+fn damage_is_an_error_or_told_in_the_index() {
+    let good = frames(&[10, 20, 30, 40]);
+    let whole = streamed(&good, &IndexOptions::default()).unwrap();
+
+    let mut bad_data = good.clone();
+    bad_data[26 + 12] ^= 1;
+    let unverified = plain(&bad_data, &IndexOptions::default()).unwrap();
+    assert_eq!(unverified, whole);
+    let verify = IndexOptions { verify_data: true, ..IndexOptions::default() };
+    let error = plain(&bad_data, &verify).unwrap_err();
+    assert!(matches!(error.kind, ReadErrorKind::DataCrc { length: 20, .. }));
+    let keep = IndexOptions { keep_going: true, ..verify };
+    let index = plain(&bad_data, &keep).unwrap();
+    assert_eq!(index, ShardIndex { corrupt_records: 1, ..whole });
+
+    let mut bad_length = good;
+    bad_length[26 + 36] ^= 1;
+    let index = plain(&bad_length, &keep).unwrap();
+    let broken = index.broken.unwrap();
+    assert_eq!((index.records, broken.ordinal, broken.offset), (2, 2, 62));
+    assert!(broken.message.contains("record 2 at byte 62"), "{}", broken.message);
+}
+
+#[test]
+fn a_hostile_length_is_an_error() {
+    let mut bytes = frames(&[5]);
+    for length in [1 << 60, u64::MAX, u64::MAX - 12, i64::MAX as u64] {
+        bytes.truncate(21);
+        bytes.extend(crate::frame::encode_header(length));
+        let limited = IndexOptions::default();
+        let unlimited = IndexOptions { record_bytes_max: u64::MAX, ..IndexOptions::default() };
+        for run in [plain, streamed] {
+            let error = run(&bytes, &limited).unwrap_err();
+            assert!(matches!(error.kind, ReadErrorKind::TooLarge { .. }));
+            let error = run(&bytes, &unlimited).unwrap_err();
+            assert!(matches!(error.kind, ReadErrorKind::TruncatedData { available: 0, .. }));
+        }
+    }
+}
+
+#[test]
+fn marks_are_even_and_at_record_starts() {
+    for records in [0, 1, 63, 64, 65, 128, 129, 1000, 5000_usize] {
+        let bytes = frames(&vec![3; records]);
+        for marks_max in [0, 1, 2, 3, 7, 64] {
+            let options = IndexOptions { marks_max, ..IndexOptions::default() };
+            let ShardIndex { marks, .. } = streamed(&bytes, &options).unwrap();
+            assert!(marks.len() <= marks_max);
+            assert!(marks.len() >= records.min(marks_max).div_ceil(2), "{records} {marks_max}");
+            for (index, mark) in marks.iter().enumerate() {
+                let stride = marks.get(1).map_or(0, |mark| mark.ordinal);
+                assert_eq!(mark.ordinal, index as u64 * stride);
+                assert_eq!(mark.offset, mark.ordinal * 19);
+            }
+        }
+    }
+}
+
+#[test]
+fn progress_counts_bytes_of_the_file() {
+    let bytes = frames(&[500_000; 10]);
+    for verify_data in [false, true] {
+        let (_folder, path) = stored(&bytes);
+        let options = IndexOptions { verify_data, ..IndexOptions::default() };
+        let mut seen = vec![0];
+        index_file(&path, &options, &mut |bytes| seen.push(bytes)).unwrap();
+        assert!(seen.is_sorted() && seen.len() > 5);
+        assert_eq!(*seen.last().unwrap(), bytes.len() as u64);
+    }
+    let error = index_file("no/such/file", &IndexOptions::default(), &mut |_| {}).unwrap_err();
+    assert!(error.is_io() && error.to_string().starts_with("no/such/file: cannot open"));
+}

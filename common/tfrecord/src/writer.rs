@@ -1,0 +1,221 @@
+//! Writing records.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use flate2::write::{GzEncoder, ZlibEncoder};
+
+use crate::compression::Compression;
+use crate::frame::{FOOTER_BYTES, HEADER_BYTES, encode_footer, encode_header};
+
+/// Framed bytes are handed on this many at a time.
+const OUTPUT_BYTES: usize = 256 << 10;
+
+/// Temporary names tried beside a file before giving up: more than writers of one name at a time.
+const TEMPORARY_NAMES_MAX: u32 = 100;
+
+/// Writes records into `W`.
+///
+/// The same records give the same bytes: compressed files carry no time and no name. Without
+/// [`finish`](Self::finish) the end of the file is missing.
+#[derive(Debug)]
+pub struct RecordWriter<W: Write> {
+    sink: Sink<W>,
+    /// Framed and not yet handed on.
+    framed: Vec<u8>,
+    records: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Sink<W: Write> {
+    Plain(W),
+    Gzip(GzEncoder<W>),
+    Zlib(ZlibEncoder<W>),
+}
+
+impl<W: Write> RecordWriter<W> {
+    /// Writes into `writer`, which needs no buffer of its own.
+    pub fn new(writer: W, compression: Compression) -> Self {
+        let level = flate2::Compression::default();
+        let sink = match compression {
+            Compression::None => Sink::Plain(writer),
+            Compression::Gzip => Sink::Gzip(GzEncoder::new(writer, level)),
+            Compression::Zlib => Sink::Zlib(ZlibEncoder::new(writer, level)),
+        };
+        Self { sink, framed: Vec::new(), records: 0, bytes: 0 }
+    }
+
+    /// Writes one record.
+    ///
+    /// # Errors
+    /// Those of the writer underneath; the file is then good for nothing.
+    pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        self.framed.extend_from_slice(&encode_header(data.len() as u64));
+        if data.len() < OUTPUT_BYTES {
+            self.framed.extend_from_slice(data);
+        } else {
+            self.hand_on()?;
+            self.sink.write_all(data)?;
+        }
+        self.framed.extend_from_slice(&encode_footer(data));
+        if self.framed.len() >= OUTPUT_BYTES {
+            self.hand_on()?;
+        }
+        self.records += 1;
+        self.bytes += (HEADER_BYTES + data.len() + FOOTER_BYTES) as u64;
+        Ok(())
+    }
+
+    /// Writes out what is left, ends the compressed stream, and returns the writer, flushed.
+    ///
+    /// # Errors
+    /// Those of the writer underneath.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.hand_on()?;
+        let mut writer = match self.sink {
+            Sink::Plain(writer) => writer,
+            Sink::Gzip(encoder) => encoder.finish()?,
+            Sink::Zlib(encoder) => encoder.finish()?,
+        };
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Records written so far.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of the uncompressed stream written so far, framing included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn hand_on(&mut self) -> io::Result<()> {
+        self.sink.write_all(&self.framed)?;
+        self.framed.clear();
+        Ok(())
+    }
+}
+
+impl<W: Write> Sink<W> {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(writer) => writer.write_all(bytes),
+            Self::Gzip(encoder) => encoder.write_all(bytes),
+            Self::Zlib(encoder) => encoder.write_all(bytes),
+        }
+    }
+}
+
+/// Writes records into a file that appears under its name only when it is whole.
+///
+/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, which goes when this
+/// is dropped; a crash can leave it behind, under a name that starts with a dot and ends in `.tmp`.
+#[derive(Debug)]
+pub struct FileRecordWriter {
+    writer: RecordWriter<File>,
+    temporary: Temporary,
+    path: PathBuf,
+}
+
+/// Starts a file of records at `path`; one that is there is replaced when the new one is finished.
+///
+/// # Errors
+/// If no file can be made beside `path`.
+pub fn create(path: impl AsRef<Path>, compression: Compression) -> io::Result<FileRecordWriter> {
+    let path = path.as_ref().to_path_buf();
+    let (file, temporary) = Temporary::beside(&path)?;
+    Ok(FileRecordWriter { writer: RecordWriter::new(file, compression), temporary, path })
+}
+
+impl FileRecordWriter {
+    /// Writes one record.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        self.writer.write(data)
+    }
+
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    /// Those of the file system; the final name is then as it was before.
+    pub fn finish(self) -> io::Result<()> {
+        let Self { writer, mut temporary, path } = self;
+        writer.finish()?.sync_all()?;
+        fs::rename(&temporary.path, &path)?;
+        temporary.renamed = true;
+        // The name is durable when the directory is.
+        File::open(directory(&path))?.sync_all()
+    }
+
+    /// Records written so far.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.writer.records()
+    }
+
+    /// Bytes of the uncompressed stream written so far, framing included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.writer.bytes()
+    }
+}
+
+/// A file that is removed unless it was renamed.
+#[derive(Debug)]
+struct Temporary {
+    path: PathBuf,
+    renamed: bool,
+}
+
+impl Temporary {
+    fn beside(path: &Path) -> io::Result<(File, Self)> {
+        let name = path.file_name().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no file name")
+        })?;
+        let mut attempt = 0;
+        loop {
+            let mut temporary = OsString::from(".");
+            temporary.push(name);
+            temporary.push(format!(".{}-{attempt}.tmp", process::id()));
+            let path = directory(path).join(temporary);
+            match File::create_new(&path) {
+                Ok(file) => {
+                    return Ok((file, Self { path, renamed: false }));
+                }
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists
+                        && attempt < TEMPORARY_NAMES_MAX =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // Nobody is left to tell; the name says what it is.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

@@ -1,0 +1,172 @@
+//! Writing files, finding them again, and what is said about bad ones.
+#![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use shardfeed_tfrecord::example::{ExampleParser, describe};
+use shardfeed_tfrecord::{
+    Compression, CompressionChoice, MappedFile, ReadError, ReadErrorKind, create, open_records,
+};
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn write(path: &Path, compression: Compression, records: &[&[u8]]) {
+    let mut writer = create(path, compression).unwrap();
+    for record in records {
+        writer.write(record).unwrap();
+    }
+    assert_eq!(writer.records(), records.len() as u64);
+    assert_eq!(writer.bytes(), records.iter().map(|record| record.len() as u64 + 16).sum::<u64>());
+    writer.finish().unwrap();
+}
+
+fn read_first(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let mut reader = open_records(path, CompressionChoice::Auto)?;
+    Ok(reader.next_record()?.expect("a record").data.to_vec())
+}
+
+#[test]
+fn a_file_appears_when_it_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.tfrecord");
+    let mut writer = create(&path, Compression::None).unwrap();
+    writer.write(b"new").unwrap();
+    assert!(!path.exists());
+    let mut other = create(&path, Compression::Gzip).unwrap();
+    other.write(b"other").unwrap();
+    assert_eq!(names(folder.path()).len(), 2);
+    drop(other);
+    assert_eq!(names(folder.path()).len(), 1);
+    writer.finish().unwrap();
+    assert_eq!(names(folder.path()), ["x.tfrecord"]);
+    assert_eq!(read_first(&path).unwrap(), b"new");
+
+    write(&path, Compression::Zlib, &[b"newer"]);
+    assert_eq!(names(folder.path()), ["x.tfrecord"]);
+    assert_eq!(read_first(&path).unwrap(), b"newer");
+    assert!(create(folder.path().join("no/folder"), Compression::None).is_err());
+    assert!(create("/", Compression::None).is_err());
+}
+
+#[test]
+fn records_larger_than_any_buffer_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let large: Vec<u8> = (0..3_000_000_u64).map(|at| ((at * at) >> 7) as u8).collect();
+    for compression in [Compression::None, Compression::Gzip, Compression::Zlib] {
+        let path = folder.path().join(compression.to_string());
+        write(&path, compression, &[b"small", &large, b"", &large[..300_000]]);
+        let mut reader = open_records(&path, CompressionChoice::Auto).unwrap();
+        for expected in [&b"small"[..], &large, b"", &large[..300_000]] {
+            assert!(reader.next_record().unwrap().unwrap().data == expected);
+        }
+        assert_eq!(reader.next_record().unwrap(), None);
+    }
+}
+
+#[test]
+fn errors_name_the_file_the_place_and_the_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let shown = |error: &ReadError| {
+        assert!(error.source().is_none(), "the message says it all");
+        error.to_string().replace(folder.path().to_str().unwrap(), "")
+    };
+
+    let error = read_first(&path).unwrap_err();
+    assert_eq!(shown(&error), "/x: cannot open: No such file or directory (os error 2)");
+    assert_eq!(error.hint(), "check the path, as seen from the machine that reads");
+    let error = MappedFile::open(&path).unwrap_err();
+    assert!(matches!(error.kind, ReadErrorKind::Open(_)));
+
+    fs::write(&path, "this is a text file").unwrap();
+    let error = read_first(&path).unwrap_err();
+    assert_eq!(
+        shown(&error),
+        "/x: not a TFRecord file: the checksum of the first record's length is wrong, in record 0 at \
+         byte 0"
+    );
+    assert!(error.hint().contains("compressed"));
+
+    let error = read_first(folder.path()).unwrap_err();
+    assert!(shown(&error).contains("Is a directory"), "{error}");
+
+    write(&path, Compression::None, &[b"good", b"bad"]);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[32] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let mut reader = open_records(&path, CompressionChoice::Auto).unwrap();
+    reader.next_record().unwrap();
+    let error = reader.next_record().unwrap_err();
+    assert!(error.is_resumable() && shown(&error).ends_with("in record 1 at byte 20"), "{error}");
+}
+
+/// A record's data, offset and ordinal.
+type Read = (Vec<u8>, u64, u64);
+
+#[test]
+fn mapped_files_read_as_others_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    write(&path, Compression::None, &[b"one", b"", b"three"]);
+    let mut bytes = fs::read(&path).unwrap();
+    let read = |path: &Path| -> Vec<Result<Read, String>> {
+        let mapped = MappedFile::open(path).unwrap();
+        let records = mapped.records().map(|record| {
+            record
+                .map(|record| (record.data.to_vec(), record.offset, record.ordinal))
+                .map_err(|error| error.to_string())
+        });
+        records.collect()
+    };
+    let good = read(&path);
+    assert_eq!(good[2], Ok((b"three".to_vec(), 35, 2)));
+
+    bytes[13] ^= 1;
+    bytes.truncate(bytes.len() - 2);
+    fs::write(&path, &bytes).unwrap();
+    let bad = read(&path);
+    assert_eq!(bad.len(), 3);
+    assert!(bad[0].as_ref().unwrap_err().contains("in record 0 at byte 0"));
+    assert_eq!(bad[1], good[1]);
+    assert!(bad[2].as_ref().unwrap_err().contains("truncated"));
+
+    fs::write(&path, "").unwrap();
+    assert!(read(&path).is_empty());
+    fs::write(&path, &bytes[..7]).unwrap();
+    assert!(read(&path)[0].as_ref().unwrap_err().contains("5 bytes before the end"));
+}
+
+#[test]
+fn files_of_other_projects_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/tfrecords");
+    if !folder.is_dir() {
+        eprintln!("skipped: no {}", folder.display());
+        return;
+    }
+    let records = |name: &str| {
+        let mut reader = open_records(folder.join(name), CompressionChoice::Auto).unwrap();
+        let mut records = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            records.push(record.data.to_vec());
+        }
+        assert!(!records.is_empty());
+        records
+    };
+    for record in records("torchdata_example.tfrecord") {
+        let features = describe(&record).expect("an Example");
+        assert!(!features.is_empty() && features.iter().all(|feature| feature.dtype.is_some()));
+    }
+    for record in records("torchdata_sequence_example.tfrecord") {
+        assert_eq!(describe(&record), None);
+        let located = ExampleParser::new(Vec::new()).unwrap().locate(&record, &mut Vec::new());
+        assert_eq!(located, Ok(()));
+    }
+    let lines = records("grain_morris_5_records.tfrecord");
+    assert_eq!(lines.len(), 5);
+    assert!(lines.iter().all(|line| std::str::from_utf8(line).is_ok() && describe(line).is_none()));
+}

@@ -1,0 +1,87 @@
+"""Datasets made for a test, and the order as the independent oracle computes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardfeed as sf
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+FEATURES = {
+    "id": sf.FixedLenFeature((), "int64"),
+    "image": sf.FixedLenFeature((2, 3), "float32"),
+}
+
+
+@dataclass
+class Dataset:
+    """Shards whose record `id` is shard * 1000 + ordinal."""
+
+    folder: Path
+    counts: list[int]
+
+    @property
+    def pattern(self) -> str:
+        return str(self.folder / "*.tfrecord")
+
+    @property
+    def ids(self) -> set[int]:
+        return {s * 1000 + i for s, count in enumerate(self.counts) for i in range(count)}
+
+    def file(self, shard: int) -> Path:
+        return self.folder / f"train-{shard:02}.tfrecord"
+
+
+def example(number: int) -> dict[str, Any]:
+    image = np.arange(6, dtype=np.float32) + number
+    return {"id": number, "image": image, "name": f"name {number}", "list": list(range(number % 4))}
+
+
+def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = None) -> Dataset:
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = Dataset(folder, list(counts))
+    for shard, count in enumerate(counts):
+        with sf.TFRecordWriter(dataset.file(shard), compression=compression) as writer:
+            for ordinal in range(count):
+                writer.write(example(shard * 1000 + ordinal))
+    return dataset
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SHARDFEED_LEDGER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return make_dataset(tmp_path / "data", [13, 0, 40, 7, 21, 1, 30, 18])
+
+
+def loader(dataset: Dataset, **options: Any) -> sf.Loader:
+    defaults: dict[str, Any] = {
+        "features": FEATURES,
+        "batch_size": 4,
+        "shuffle_window": 16,
+        "interleave": 3,
+        "seed": 7,
+    }
+    return sf.Loader(dataset.pattern, **(defaults | options))
+
+
+def ids(batch: sf.Batch) -> list[int]:
+    return [int(number) for number in batch["id"]]
+
+
+def valid_ids(batch: sf.Batch) -> list[int]:
+    return [int(number) for number in batch["id"][batch.valid]]
