@@ -46,7 +46,7 @@ check-python: build
 	cd python && ../$(VENV)/bin/python -m pytest
 
 bench: build
-	$(CARGO) bench --locked -p shardfeed-tfrecord
+	$(CARGO) bench --locked -p shardfeed-bench
 	$(VENV)/bin/python bench/loader.py
 
 clean:

@@ -22,8 +22,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Record { file, offset, ordinal, fault } => {
             let class = match **fault {
                 shardfeed_pipeline::RowFault::Parse(_) => "FeatureError",
-                shardfeed_pipeline::RowFault::Data(_) => "CorruptRecordError",
-                shardfeed_pipeline::RowFault::Memory { .. } => "ShardfeedError",
+                _ => "ShardfeedError",
             };
             (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
         }

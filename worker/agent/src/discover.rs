@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
+use shardfeed_plan::ManifestError;
 
 use crate::error::LoadError;
 
@@ -11,14 +12,14 @@ use crate::error::LoadError;
 pub struct Found {
     /// Absolute path of the deepest folder that holds all files.
     pub root: PathBuf,
-    /// Paths relative to it, in the order found.
+    /// Paths relative to it.
     pub paths: Vec<String>,
 }
 
 /// Finds the files that `patterns` name: paths, `file://` URLs, or globs (`*`, `?`, `[a-z]`, `**`).
 /// A glob passes over folders and over names that start with a dot, unless it says the dot.
 ///
-/// # Errors  A path does not exist, or a pattern matches no file.
+/// # Errors  A path does not exist or is named twice, or a pattern matches no file.
 pub fn discover(patterns: &[String]) -> Result<Found, LoadError> {
     if patterns.is_empty() {
         return Err(LoadError::NotFound("the list of files is empty".into()));
@@ -26,6 +27,10 @@ pub fn discover(patterns: &[String]) -> Result<Found, LoadError> {
     let mut files = Vec::new();
     for pattern in patterns {
         files.extend(matches(local(pattern)?)?);
+    }
+    files.sort();
+    if let Some(pair) = files.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(ManifestError::ListedTwice { path: pair[0].display().to_string() }.into());
     }
     let root = common_folder(&files);
     let relative = |file: &PathBuf| {

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
 use shardfeed_pipeline::{
-    Assembler, Batch, ChunkPool, Need, Reading, Row, RowError, Schema, reading,
+    Assembler, Batch, ChunkPool, Need, Reading, Row, RowError, RowFault, Schema, reading,
 };
 use shardfeed_plan::{EpochPlan, Planned};
+use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::dataset::Dataset;
 use crate::error::LoadError;
@@ -453,11 +454,15 @@ impl Work {
     }
 
     fn located(&self, error: RowError) -> LoadError {
-        LoadError::Record {
-            file: self.files.name(error.sample.shard),
-            offset: error.offset,
-            ordinal: error.sample.ordinal,
-            fault: Box::new(error.fault),
+        let RowError { sample, offset, len, fault } = error;
+        let (file, ordinal) = (self.files.name(sample.shard), sample.ordinal);
+        match fault {
+            // The same error, whoever checks the data.
+            RowFault::Data(DataCrcMismatch { stored, computed }) => {
+                let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
+                ReadError { file, offset, ordinal, kind }.into()
+            }
+            fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
         }
     }
 }

@@ -10,7 +10,7 @@ use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::ParseError;
 
 use crate::column::{ColumnData, ColumnKind, Schema, item_bytes, items};
-use crate::record::Row;
+use crate::record::{RawRecord, Row};
 use crate::rows::{Cells, Part, Sizes};
 
 /// Rows are worked on in parts of about this many bytes; smaller parts cost more to hand around
@@ -41,8 +41,17 @@ pub struct RowError {
     pub sample: Sample,
     /// Offset of its header in the uncompressed shard, in bytes.
     pub offset: u64,
+    /// Bytes of its data.
+    pub len: usize,
     /// What is wrong with it.
     pub fault: RowFault,
+}
+
+impl RowError {
+    pub(crate) fn at(record: &RawRecord, fault: impl Into<RowFault>) -> Self {
+        let RawRecord { sample, offset, len, .. } = *record;
+        Self { sample, offset, len, fault: fault.into() }
+    }
 }
 
 /// What is wrong with a row.
@@ -89,9 +98,7 @@ impl Assembler {
             .collect::<Result<_, _>>()?;
         let (layout, batch) = self.lay_out(rows.len(), &parts);
         let memory = |source| {
-            let first = &rows[0].record;
-            let fault = RowFault::Memory { bytes: layout.bytes(), source };
-            RowError { sample: first.sample, offset: first.offset, fault }
+            RowError::at(&rows[0].record, RowFault::Memory { bytes: layout.bytes(), source })
         };
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();

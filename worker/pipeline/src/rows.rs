@@ -6,9 +6,9 @@ use std::iter::Sum;
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Located};
 
-use crate::assemble::{RowError, RowFault};
+use crate::assemble::RowError;
 use crate::column::{ColumnKind, Schema, item_bytes, items};
-use crate::record::{RawRecord, Row};
+use crate::record::Row;
 
 /// How much a column holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,14 +52,17 @@ impl<'a> Cells<'a> {
         }
         for row in rows {
             let record = &row.record;
-            frame::check_data(record.data(), record.stored_crc()).map_err(|e| at(record, e))?;
+            frame::check_data(record.data(), record.stored_crc())
+                .map_err(|e| RowError::at(record, e))?;
             match schema.parser() {
                 None => {
                     sizes[0].items += 1;
                     sizes[0].bytes += record.len;
                 }
                 Some(parser) => {
-                    parser.locate(record.data(), &mut cells).map_err(|e| at(record, e))?;
+                    parser
+                        .locate(record.data(), &mut cells)
+                        .map_err(|e| RowError::at(record, e))?;
                     located.extend_from_slice(&cells);
                     let cells = cells.iter().zip(&defaults);
                     for (size, (cell, default)) in sizes.iter_mut().zip(cells) {
@@ -85,10 +88,6 @@ impl<'a> Cells<'a> {
             (Located::Default | Located::Missing, _) => {}
         }
     }
-}
-
-fn at(record: &RawRecord, fault: impl Into<RowFault>) -> RowError {
-    RowError { sample: record.sample, offset: record.offset, fault: fault.into() }
 }
 
 fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> Sizes {

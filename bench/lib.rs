@@ -1,0 +1,1 @@
+//! Nothing: the benches are beside this file.

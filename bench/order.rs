@@ -1,0 +1,62 @@
+//! The order of an epoch of 1,000,000 shards x 1,000 records: the line, any batch of it, the way back.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use shardfeed_plan::{Digest, EpochPlan, Line, Segment, Shuffle, Tail};
+
+const SHARDS: usize = 1_000_000;
+const RECORDS: u64 = 1_000;
+const RANKS: u64 = 64;
+
+fn plan(line: &Arc<Line>, shuffle: &Shuffle, epoch: u64) -> EpochPlan {
+    let segment = Segment::start(RANKS, 32, RANKS).unwrap();
+    let rules = (Tail::Drop, None);
+    EpochPlan::new(Arc::clone(line), shuffle.clone(), epoch, rules, &[segment], RANKS).unwrap()
+}
+
+fn order(criterion: &mut Criterion) {
+    let counts = vec![RECORDS; SHARDS];
+    let content = Digest::from_bytes([3; 32]);
+    let shuffle = Shuffle {
+        content,
+        seed: 1,
+        enabled: true,
+        window: 10_000,
+        interleave: 16,
+        block_length: 1,
+    };
+    let mut group = criterion.benchmark_group("order/1M shards x 1000 records");
+    group.sample_size(10);
+    group.bench_function("line of an epoch", |bencher| {
+        let mut epoch = 0;
+        bencher.iter(|| {
+            epoch += 1;
+            Line::new(black_box(&counts), &shuffle, epoch).unwrap()
+        });
+    });
+    let line = Arc::new(Line::new(&counts, &shuffle, 0).unwrap());
+    let plan = plan(&line, &shuffle, 0);
+    group.bench_function("batch of one rank at a far step", |bencher| {
+        bencher.iter(|| plan.batch(black_box(plan.steps() - 7), 5).unwrap());
+    });
+    let sample = plan.batch(plan.steps() - 7, 5).unwrap()[3].sample;
+    group.bench_function("place of one sample", |bencher| {
+        bencher.iter(|| plan.place(black_box(sample)).unwrap());
+    });
+    let lane = plan.lane(0);
+    group.bench_function("100 shuffle windows of a lane", |bencher| {
+        bencher.iter(|| {
+            lane.blocks_from(0).take(100).map(|b| b.unwrap().sources.len()).sum::<usize>()
+        });
+    });
+    group.bench_function("1,000,000 samples of a lane in reading order", |bencher| {
+        bencher.iter(|| lane.inputs_from(0).take(1_000_000).map(|s| s.ordinal).sum::<u64>());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, order);
+criterion_main!(benches);

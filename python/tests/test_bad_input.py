@@ -1,0 +1,384 @@
+"""Bad input: a clear error that says what, where and what to do; never a crash, a hang or silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FEATURES, Dataset, example, ids, loader, make_dataset
+
+import shardfeed as sf
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0x10
+    file.write_bytes(data)
+
+
+def record_offsets(file: Path) -> list[int]:
+    data, at, offsets = file.read_bytes(), 0, []
+    while at < len(data):
+        offsets.append(at)
+        at += 16 + int.from_bytes(data[at : at + 8], "little")
+    return offsets
+
+
+def drain(each: sf.Loader) -> list[list[int]]:
+    return [ids(batch) for batch in each]
+
+
+def test_truncated_file(dataset: Dataset) -> None:
+    file = dataset.file(4)
+    last = record_offsets(file)[-1]
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(sf.CorruptRecordError, match="truncated") as caught:
+        loader(dataset)
+    assert (caught.value.file, caught.value.offset, caught.value.ordinal) == (str(file), last, 20)
+    assert "copy the file again" in str(caught.value)
+
+
+def test_flipped_bit_in_a_length(dataset: Dataset) -> None:
+    file = dataset.file(2)
+    at = record_offsets(file)[17]
+    flip(file, at + 1)
+    with pytest.raises(sf.CorruptRecordError, match="length does not match") as caught:
+        loader(dataset)
+    assert (caught.value.file, caught.value.offset, caught.value.ordinal) == (str(file), at, 17)
+
+
+@pytest.mark.parametrize("budget", [None, 140_000])
+def test_flipped_bit_in_data(dataset: Dataset, budget: int | None) -> None:
+    whole = drain(loader(dataset))
+    file = dataset.file(2)
+    at = record_offsets(file)[17]
+    flip(file, at + 12 + 5)
+    each = loader(dataset, memory_budget=budget)
+    got = []
+    with pytest.raises(sf.CorruptRecordError, match="do not match") as caught:
+        for batch in each:
+            got.append(ids(batch))
+    assert (caught.value.file, caught.value.offset, caught.value.ordinal) == (str(file), at, 17)
+    # Everything before it was delivered, the cursor stands before it, and asking again says it again.
+    assert got == whole[: len(got)] and 2017 in whole[len(got)]
+    assert each.step == len(got)
+    with pytest.raises(sf.CorruptRecordError):
+        next(iter(each))
+
+
+def test_a_mended_file_goes_on_at_the_same_batch(dataset: Dataset) -> None:
+    whole = drain(loader(dataset))
+    file = dataset.file(2)
+    stat = file.stat()
+    flip(file, record_offsets(file)[17] + 20)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    each = loader(dataset)
+    with pytest.raises(sf.CorruptRecordError):
+        drain(each)
+    step = each.step
+    flip(file, record_offsets(file)[17] + 20)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert drain(each) == whole[step:]
+
+
+def test_not_a_tfrecord_file(dataset: Dataset) -> None:
+    file = dataset.folder / "train-99.tfrecord"
+    file.write_text("id,label\n" * 100)
+    with pytest.raises(sf.CorruptRecordError, match="not a TFRecord file") as caught:
+        loader(dataset)
+    assert str(file) in str(caught.value)
+
+
+def test_wrong_compression(dataset: Dataset) -> None:
+    with pytest.raises(sf.CorruptRecordError, match="gzip"):
+        loader(dataset, compression="gzip")
+    with pytest.raises(sf.ConfigError, match="brotli"):
+        loader(dataset, compression="brotli")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for pattern, text in (
+        (tmp_path / "*.tfrecord", "no file matches"),
+        (tmp_path / "one.tfrecord", "no such file"),
+        (tmp_path, "is a folder"),
+        ("s3://bucket/x-*", "not supported yet"),
+    ):
+        with pytest.raises(sf.DatasetNotFoundError, match=text) as caught:
+            sf.Loader(str(pattern), batch_size=1)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert str(pattern) in str(caught.value)
+    with pytest.raises(sf.DatasetNotFoundError, match="list of files is empty"):
+        sf.Loader([], batch_size=1)
+
+
+def test_a_file_twice(dataset: Dataset) -> None:
+    with pytest.raises(sf.ConfigError, match="listed twice"):
+        sf.Loader([dataset.pattern, str(dataset.file(3))], batch_size=1)
+
+
+def test_no_records(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "data", [0, 0, 0])
+    with pytest.raises(sf.ConfigError, match="no records: 3 shards, all empty"):
+        loader(dataset)
+
+
+def test_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.tfrecord")
+    with pytest.raises(sf.DatasetNotFoundError, match="not a regular file"):
+        sf.Loader(str(tmp_path / "x.tfrecord"), batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("features", "text"),
+    [
+        ({"nothing": sf.FixedLenFeature((), "int64")}, "nothing"),
+        ({"id": sf.FixedLenFeature((), "float32")}, "int64"),
+        ({"image": sf.FixedLenFeature((7,), "float32")}, "6"),
+        ({"name": sf.FixedLenFeature((2,), "string")}, "name"),
+        ({"list": sf.VarLenFeature("string")}, "list"),
+    ],
+)
+def test_records_that_are_not_what_the_features_say(
+    dataset: Dataset, features: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(sf.FeatureError, match=text) as caught:
+        for _ in loader(dataset, features=features):
+            pass
+    error = caught.value
+    assert error.file is not None and error.ordinal is not None
+    assert f"record {error.ordinal} at offset {error.offset}" in str(error)
+
+
+def test_records_that_are_no_examples(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write(b"\xff\xff\xff not a protocol buffer")
+    with pytest.raises(sf.FeatureError, match="Example"):
+        list(sf.Loader(str(tmp_path / "x.tfrecord"), FEATURES, batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"features": {"id": sf.FixedLenFeature((), "float64")}}, "float64.*cannot be in"),
+        ({"features": {"id": sf.FixedLenFeature((-1,), "int64")}}, "shape"),
+        ({"features": {"id": sf.FixedLenFeature((2,), "int64", [1, 2, 3])}}, "default_value"),
+        ({"features": {"id": sf.FixedLenFeature((), "int64", 1.5)}}, "default_value"),
+        ({"features": {"id": "int64"}}, "FixedLenFeature"),
+        ({"features": {}}, "empty"),
+        ({"features": {"x": sf.FixedLenFeature((2**40, 2**40), "int64")}}, "x"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"batch_size": 2**62, "world_size": 4, "rank": 0}, "at most"),
+        ({"seed": -1}, "seed"),
+        ({"shuffle_window": 0}, "shuffle_window"),
+        ({"tail": "keep"}, '"drop", "pad", "uneven"'),
+        ({"limit": 0}, "limit"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"memory_budget": "lots"}, "memory_budget"),
+        ({"memory_budget": 1000}, "too small"),
+        ({"rank": 3}, "both rank and world_size"),
+        ({"rank": 3, "world_size": 3}, r"rank=3 is not in 0..2"),
+        ({"lanes": 3}, r"lanes=3 does not divide .* batch_size=3 or 6, or one of lanes=1, 2, 4"),
+        ({"lanes": 2**21, "batch_size": 2**21}, "lanes"),
+        ({"coordinator": "host:7400"}, "embedded only"),
+        ({"resume": "latest"}, "needs a coordinator"),
+    ],
+)
+def test_options_without_a_meaning(dataset: Dataset, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(sf.ConfigError, match=text):
+        for _ in loader(dataset, **options):
+            pass
+
+
+def test_a_window_that_does_not_fit_compressed_shards(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "data", [800], "gzip")
+    with pytest.raises(sf.ConfigError, match="shuffle_window=") as caught:
+        next(iter(loader(dataset, shuffle_window=700, memory_budget=240_000)))
+    fits = int(str(caught.value).split("shuffle_window=")[1].split()[0])
+    next(iter(loader(dataset, shuffle_window=fits, memory_budget=240_000)))
+
+
+def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**state, **fields}
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda s: changed(s, shardfeed_token=2), "format 2.*upgrade shardfeed"),
+        (lambda s: changed(s, order=9), "order version 9.*upgrade shardfeed"),
+        (lambda s: {k: v for k, v in s.items() if k != "segments"}, "missing field `segments`"),
+        (lambda s: {"step": 7}, "no field `shardfeed_token`"),
+        (lambda s: json.dumps(s)[: len(json.dumps(s)) // 2], "not a whole shardfeed token"),
+        (lambda s: changed(s, segments=[]), "1 to 16 segments"),
+        (lambda s: changed(s, segments=[[1, 4, 3]] * 17), "1 to 16 segments"),
+        (lambda s: changed(s, segments=[[1, 4, 10**6]]), "beyond the epoch"),
+        (lambda s: changed(s, segments=[[1, 4, 2**63]]), "beyond the epoch"),
+        (lambda s: changed(s, segments=[[2**60, 2**61, 1]]), "at most"),
+        (lambda s: changed(s, segments=[[3, 4, 1]]), "does not divide"),
+        (lambda s: changed(s, segments=[[1, 4, [1, 2]]]), "tail"),
+        (lambda s: changed(s, segments=[[1, 4, -1]]), "not a whole"),
+        (lambda s: changed(s, job="00"), "64 hex digits"),
+        (lambda s: changed(s, job="0" * 64), "another job: job digest"),
+        (lambda s: object(), "not what state_dict"),
+    ],
+)
+def test_states_that_are_none(
+    dataset: Dataset, damage: Callable[[dict[str, Any]], Any], text: str
+) -> None:
+    each = loader(dataset)
+    next(iter(each))
+    state = each.state_dict()
+    before = (each.epoch, each.step, each.plan_digest)
+    with pytest.raises((sf.TokenError, sf.ConfigError), match=text):
+        each.load_state_dict(damage(state))
+    assert (each.epoch, each.step, each.plan_digest) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        ({"seed": 8}, "seed"),
+        ({"shuffle": False}, "shuffle, window, interleave"),
+        ({"shuffle_window": 15}, "window"),
+        ({"interleave": 2}, "interleave"),
+        ({"block_length": 2}, "block_length"),
+        ({"tail": "pad"}, "tail"),
+        ({"features": {"id": FEATURES["id"]}}, "operators"),
+    ],
+)
+def test_a_state_of_another_job_names_the_fields(
+    dataset: Dataset, other: dict[str, Any], field: str
+) -> None:
+    state = loader(dataset).state_dict()
+    with pytest.raises(sf.TokenError, match=f"another job: {field}"):
+        loader(dataset, resume=state, **other)
+
+
+def test_a_state_of_another_dataset(dataset: Dataset, tmp_path: Path) -> None:
+    state = loader(dataset).state_dict()
+    other = make_dataset(tmp_path / "other", [13, 0, 40, 7, 21, 1, 30, 17])
+    with pytest.raises(sf.TokenError, match="another job: content"):
+        loader(other, resume=state)
+
+
+def test_lanes_of_a_state_that_do_not_divide(dataset: Dataset) -> None:
+    state = loader(dataset, world_size=4, rank=0).state_dict()
+    with pytest.raises((sf.ConfigError, sf.TokenError), match="lanes=4 does not divide") as caught:
+        loader(dataset, world_size=3, rank=0, batch_size=5, resume=state)
+    assert "batch_size=4 or 8" in str(caught.value)
+
+
+@pytest.mark.parametrize("change", ["grow", "rewrite", "remove", "truncate"])
+def test_a_file_changed_after_indexing(dataset: Dataset, change: str) -> None:
+    each = loader(dataset, shuffle_window=4)
+    file = dataset.file(2)
+    if change == "grow":
+        with file.open("ab") as out:
+            out.write(b"more")
+    elif change == "rewrite":
+        stat = file.stat()
+        file.write_bytes(file.read_bytes())
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    elif change == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(sf.ShardChangedError, match="changed after it was indexed") as caught:
+        for _ in each:
+            pass
+    assert caught.value.file == str(file)
+
+
+def test_a_file_cut_short_under_the_same_stamp(dataset: Dataset) -> None:
+    """Not even a stamp that lies makes a record disappear silently."""
+    each = loader(dataset, shuffle=False, batch_size=1, prefetch=1)
+    file = dataset.file(2)
+    stat = file.stat()
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + b"\0" * (len(data) - len(data) // 2))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(sf.DataError):
+        drain(each)
+    assert each.step < 53
+
+
+def as_nobody(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python code without root's rights, where file modes mean something."""
+    drop = "import os\nif os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+    return subprocess.run(
+        [sys.executable, "-c", "import shardfeed as sf, sys\n" + drop + code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_cache_folder_that_cannot_be_written(dataset: Dataset, tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and str(folder) not in ("/", "/tmp"):
+            folder.chmod(0o755)
+    cache = tmp_path / "locked"
+    cache.mkdir(mode=0o555)
+    code = f"sf.Loader({dataset.pattern!r}, batch_size=1)"
+    result = as_nobody(code, SHARDFEED_CACHE_DIR=str(cache))
+    assert result.returncode == 1
+    message = result.stderr.strip().splitlines()[-1]
+    assert "CacheError" in message and str(cache) in message
+    assert "SHARDFEED_CACHE_DIR" in message
+    fine = as_nobody(code, SHARDFEED_CACHE_DIR="off")
+    assert fine.returncode == 0, fine.stderr
+
+
+def test_a_cache_folder_that_is_full(dataset: Dataset, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the write fails in the middle."""
+    code = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "import shardfeed as sf\n"
+        f"sf.Loader({dataset.pattern!r}, batch_size=1)\n"
+    )
+    cache = tmp_path / "full"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SHARDFEED_CACHE_DIR": str(cache)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.returncode == 1
+    message = result.stderr.strip().splitlines()[-1]
+    assert "CacheError" in message and "cannot write the index cache" in message
+    assert "SHARDFEED_CACHE_DIR" in message
+    # Nothing half written is left, and the next start works.
+    left = [file.name for file in (cache / "index").iterdir() if "part" in file.name]
+    assert left == []
+
+
+def test_a_damaged_cache_is_scanned_anew(dataset: Dataset, tmp_path: Path) -> None:
+    expected = drain(loader(dataset))
+    (index,) = [f for f in (tmp_path / "cache" / "index").iterdir() if not f.suffix]
+    for damage in (b"", b"garbage", index.read_bytes()[:-3]):
+        index.write_bytes(damage)
+        assert drain(loader(dataset)) == expected
+
+
+def test_a_ledger_that_cannot_be_written(dataset: Dataset, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(dataset.file(0)))
+    with pytest.raises(sf.ShardfeedError, match="SHARDFEED_LEDGER"):
+        loader(dataset)
+
+
+def test_a_closed_loader(dataset: Dataset) -> None:
+    with loader(dataset) as each:
+        batch = next(iter(each))
+    with pytest.raises(sf.ShardfeedError, match="closed"):
+        next(iter(each))
+    assert len(ids(batch)) == 4
+    assert example(0)["id"] == 0

@@ -1,0 +1,160 @@
+"""Ledgers, signals, forks: what only shows from outside of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import Dataset, ids, loader
+
+import shardfeed as sf
+
+
+def test_the_ledger_says_what_was_handed_out(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
+    each = loader(dataset, tail="pad", rank=1, world_size=2, batch_size=8)
+    expected = ["start 0 0 0 2 8"]
+    state = None
+    for batch in each:
+        for number, valid in zip(ids(batch), batch.valid, strict=True):
+            shard = f"train-{number // 1000:02}.tfrecord"
+            expected.append(f"0 0 {batch.step} {shard} {number % 1000} {int(valid)}")
+        if batch.step == 3:
+            state = each.state_dict()
+    again = loader(dataset, tail="pad", rank=1, world_size=2, batch_size=8, resume=state)
+    batch = next(iter(again))
+    expected.append("start 1 0 4 2 8")
+    for number in ids(batch):
+        expected.append(f"1 0 4 train-{number // 1000:02}.tfrecord {number % 1000} 1")
+    lines = (tmp_path / "ledger" / "rank-1").read_text().splitlines()
+    assert lines == expected
+    assert [file.name for file in (tmp_path / "ledger").iterdir()] == ["rank-1"]
+
+
+def child(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_ctrl_c_ends_a_wait_for_a_batch(tmp_path: Path) -> None:
+    """Four gigabytes are to be inflated before the batch; the interrupt does not wait for them."""
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord", compression="gzip") as writer:
+        for _ in range(64):
+            writer.write(bytes(1 << 20))
+    member = (tmp_path / "x.tfrecord").read_bytes()
+    (tmp_path / "x.tfrecord").write_bytes(member * 64)
+    code = (
+        "import shardfeed as sf\n"
+        f"l = sf.Loader({str(tmp_path / 'x.tfrecord')!r}, batch_size=1, shuffle=False)\n"
+        "s = l.state_dict()\n"
+        "s['segments'] = [[1, 1, 64 * 64 - 1]]\n"
+        "l.load_state_dict(s)\n"
+        "print('waiting')\n"
+        "try:\n"
+        "    next(iter(l)); print('batch')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', l.step)\n"
+    )
+    process = child(code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == (f"interrupted {64 * 64 - 1}\n", 0), err
+
+
+def test_ctrl_c_ends_a_wait_for_another_scan(dataset: Dataset, tmp_path: Path) -> None:
+    import fcntl
+
+    loader(dataset).close()
+    (index,) = [f for f in (tmp_path / "cache" / "index").iterdir() if not f.suffix]
+    index.unlink()
+    with index.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code = (
+            "import shardfeed as sf\n"
+            "print('waiting')\n"
+            f"sf.Loader({dataset.pattern!r}, batch_size=1)\n"
+        )
+        process = child(code)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "KeyboardInterrupt" in err
+
+
+def test_a_forked_child_is_refused(dataset: Dataset) -> None:
+    code = (
+        "import os, shardfeed as sf\n"
+        f"l = sf.Loader({dataset.pattern!r}, batch_size=4)\n"
+        "b = next(iter(l))\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try:\n"
+        "        next(iter(l)); print('delivered')\n"
+        "    except sf.ShardfeedError as error:\n"
+        "        print(error)\n"
+        "    raise SystemExit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "print('parent', len(next(iter(l))['record']))\n"
+    )
+    out, err = child(code).communicate(timeout=60)
+    assert "make the loader after forking" in out, err
+    assert out.endswith("parent 4\n")
+
+
+def test_waiting_does_not_hold_the_interpreter(dataset: Dataset) -> None:
+    """Many threads and loaders at once come to an end."""
+    expected = [ids(batch) for batch in loader(dataset)]
+    results: list[list[list[int]]] = []
+
+    def work() -> None:
+        results.append([ids(batch) for batch in loader(dataset, prefetch=1)])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert results == [expected] * 8
+
+
+def test_one_loader_from_many_threads_delivers_each_batch_once(dataset: Dataset) -> None:
+    each = loader(dataset)
+    got: list[int] = []
+
+    def work() -> None:
+        for batch in each:
+            got.append(batch.step)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    assert {step for step in got} == set(range(len(each)))
+
+
+def test_nothing_is_left_open(dataset: Dataset) -> None:
+    def held() -> tuple[int, int]:
+        tasks = len(os.listdir("/proc/self/task"))
+        return tasks, len(os.listdir("/proc/self/fd"))
+
+    for _ in range(3):
+        next(iter(loader(dataset)))
+    before = held()
+    for _ in range(50):
+        next(iter(loader(dataset)))
+    after = held()
+    assert after[0] <= before[0] + 4 and after[1] <= before[1] + 4

@@ -1,0 +1,190 @@
+"""Counts what ranks were given, from their ledgers and the shards alone; the loader is not asked.
+
+    python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop] [--json]
+
+DIR/rank-R is what SHARDFEED_LEDGER=DIR leaves (embedded/src/ledger.rs); --data is the dataset's
+folder, with no other files in it. A rank's file is in the order of time. A `start` of the same
+generation that goes on right where its file stands (a retry after an error) begins nothing. Any
+other replaces what its file has of its generation and of later ones: two starts from one token have
+the same number, and an older token leaves a branch behind. Rank 0, which every world size has, says
+which generations there are. Another rank's part counts if it began at the same (epoch, step) with
+the same world size and batch size, else it is of an attempt that is gone. Generations are taken in
+order: each drops what earlier ones delivered, on any rank, at or after its first (epoch, step).
+
+Counted in each epoch, then summed:
+- lost: records never delivered as `valid`. tail="pad": all of them. tail="drop": less those that
+  the last step may leave out, records mod B; B - 1 if the global batch B changed in the epoch.
+- duplicated: valid deliveries after a record's first. unknown: rows, padding too, of no record.
+- problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
+
+Exit status: 0 all is well, 1 it is not, 2 it cannot be counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from shardfeed import read_records
+
+Row = tuple[str, int, bool]  # shard, ordinal, valid
+
+
+class Start(NamedTuple):
+    generation: int
+    epoch: int
+    step: int
+    world_size: int
+    batch_size: int
+
+
+@dataclass
+class Part:
+    """What one rank was given in one generation; (epoch, step) in the order of delivery."""
+
+    start: Start
+    steps: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
+
+    def goes_on(self, start: Start) -> bool:
+        if not self.steps or start != self.start._replace(epoch=start.epoch, step=start.step):
+            return False
+        epoch, step = next(reversed(self.steps))
+        return start[1:3] == (epoch, step + 1) or (start.epoch > epoch and start.step == 0)
+
+
+@dataclass
+class Step:
+    """One step of all ranks."""
+
+    start: Start
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+
+    def rows_by_rank(self) -> list[tuple[int, int]]:
+        return [(rank, len(rows)) for rank, rows in sorted(self.rows.items())]
+
+    def global_batch(self) -> list[Row]:
+        return [row for _, rows in sorted(self.rows.items()) for row in rows]
+
+
+@dataclass
+class Recount:
+    epochs: int
+    records: int
+    generations: list[Start]
+    lost: int = 0
+    duplicated: int = 0
+    unknown: int = 0
+    dropped: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def is_ok(self) -> bool:
+        return not (self.lost or self.duplicated or self.unknown or self.problems)
+
+
+def read_rank(path: Path) -> dict[int, Part]:
+    """One rank's file by generation. Raises ValueError for a line that is no ledger's."""
+    parts: dict[int, Part] = {}
+    part: Part | None = None
+    # No splitlines(): a path may hold other line separators.
+    *lines, rest = path.read_bytes().decode().split("\n")
+    if rest:
+        raise ValueError(f"{path}: the last line is torn: {rest!r}")
+    try:
+        for number, line in enumerate(lines, 1):
+            if line.startswith("start "):
+                start = Start(*map(int, line.split(" ")[1:]))
+                if part is None or not part.goes_on(start):
+                    parts = {g: kept for g, kept in parts.items() if g < start.generation}
+                    part = parts[start.generation] = Part(start)
+                continue
+            generation, epoch, step, rest = line.split(" ", 3)
+            shard, ordinal, valid = rest.rsplit(" ", 2)
+            if part is None or int(generation) != part.start.generation:
+                raise ValueError("its generation was not started")
+            row = (unquote(shard, errors="strict"), int(ordinal), ("0", "1").index(valid) == 1)
+            part.steps.setdefault((int(epoch), int(step)), []).append(row)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}:{number}: {line!r}: {error}") from None
+    return parts
+
+
+def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]:
+    """The generations, and each step as it was delivered last."""
+    ranks = {int(path.name[5:]): read_rank(path) for path in folder.glob("rank-*")}
+    starts = [part.start for _, part in sorted(ranks.get(0, {}).items())]
+    steps: dict[tuple[int, int], Step] = {}
+    for start in starts:
+        steps = {at: step for at, step in steps.items() if at < (start.epoch, start.step)}
+        for rank, parts in ranks.items():
+            part = parts.get(start.generation)
+            if part is not None and part.start == start:
+                for at, rows in part.steps.items():
+                    step = steps.setdefault(at, Step(start))
+                    step.rows[rank] = step.rows.get(rank, []) + rows
+    return starts, steps
+
+
+def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pad") -> Recount:
+    """Counts epochs 0 .. epochs - 1; None: all that were begun."""
+    generations, steps = read_ledger(ledger)
+    root = data.resolve()
+    files = [path for path in root.rglob("*") if path.is_file()]
+    counts = {f.relative_to(root).as_posix(): sum(1 for _ in read_records(f)) for f in files}
+    begun = max((epoch for epoch, _ in steps), default=-1) + 1
+    total = Recount(begun if epochs is None else epochs, sum(counts.values()), generations)
+    if begun == 0 or total.epochs != begun:
+        total.problems.append(f"{begun} epochs were begun, not {epochs}")
+    for epoch in range(total.epochs):
+        mine = {number: step for (of, number), step in sorted(steps.items()) if of == epoch}
+        if list(mine) != list(range(len(mine))):
+            total.problems.append(f"epoch {epoch}: steps {list(mine)} are not 0, 1, 2, ...")
+        for number, step in mine.items():
+            have, start = step.rows_by_rank(), step.start
+            if have != [(rank, start.batch_size) for rank in range(start.world_size)]:
+                problem = f"epoch {epoch} step {number}: (rank, rows) {have} in {start}"
+                total.problems.append(problem)
+        rows = [row for step in mine.values() for row in step.global_batch()]
+        known = [row for row in rows if 0 <= row[1] < counts.get(row[0], 0)]
+        times = Counter((shard, ordinal) for shard, ordinal, valid in known if valid)
+        left_out, may_drop = total.records - len(times), 0
+        if tail == "drop" and mine:
+            batches = {step.start.world_size * step.start.batch_size for step in mine.values()}
+            may_drop = total.records % max(batches) if len(batches) == 1 else max(batches) - 1
+        total.dropped += min(left_out, may_drop)
+        total.lost += left_out - min(left_out, may_drop)
+        total.duplicated += sum(times.values()) - len(times)
+        total.unknown += len(rows) - len(known)
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Counts what ranks were given.")
+    parser.add_argument("--ledger", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--epochs", type=int, metavar="E", help="how many there must be")
+    parser.add_argument("--tail", choices=["pad", "drop"], default="pad")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    try:
+        total = recount(args.ledger, args.data, args.epochs, args.tail)
+    except (ValueError, OSError) as error:
+        print(f"recount: {error}", file=sys.stderr)
+        return 2
+    found = asdict(total) | {"generations": [start._asdict() for start in total.generations]}
+    if args.json:
+        print(json.dumps(found))
+    else:
+        print("".join(f"{problem}\n" for problem in total.problems), end="")
+        shown = ("epochs", "records", "lost", "duplicated", "unknown", "dropped")
+        print("recount:", *(f"{name}={found[name]}" for name in shown))
+    return 0 if total.is_ok() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
