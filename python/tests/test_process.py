@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,8 @@ def test_ctrl_c_ends_a_wait_for_a_batch(tmp_path: Path) -> None:
         "s = l.state_dict()\n"
         "s['segments'] = [[1, 1, 64 * 64 - 1]]\n"
         "l.load_state_dict(s)\n"
-        "print('waiting')\n"
         "try:\n"
-        "    next(iter(l)); print('batch')\n"
+        "    print('waiting'); next(iter(l)); print('batch')\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', l.step)\n"
     )
@@ -151,10 +151,12 @@ def test_nothing_is_left_open(dataset: Dataset) -> None:
         tasks = len(os.listdir("/proc/self/task"))
         return tasks, len(os.listdir("/proc/self/fd"))
 
-    for _ in range(3):
-        next(iter(loader(dataset)))
+    next(iter(loader(dataset)))
     before = held()
     for _ in range(50):
         next(iter(loader(dataset)))
-    after = held()
-    assert after[0] <= before[0] + 4 and after[1] <= before[1] + 4
+    # Threads end a moment after the loader that had them.
+    deadline, pause = time.monotonic() + 30, threading.Event()
+    while held() > before and time.monotonic() < deadline:
+        pause.wait(0.01)
+    assert held() <= before

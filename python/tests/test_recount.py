@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import shardfeed as sf
@@ -14,6 +15,8 @@ import shardfeed as sf
 SCRIPT = Path(__file__).resolve().parents[2] / "tests" / "recount.py"
 sys.path.insert(0, str(SCRIPT.parent))
 from recount import Recount, recount  # noqa: E402
+
+State = dict[str, Any]
 
 #: Eight records; two ranks with two rows each need two steps.
 COUNTS = {"a b/100% x.tfrecord": 5, "c\u2028d.tfrecord": 3}
@@ -45,7 +48,13 @@ class World:
                 self.row(rank, generation, at, shard, ordinal)
 
     def row(
-        self, rank: int, generation: int, at: tuple[int, int], shard: str, ordinal: int, valid: int = 1
+        self,
+        rank: int,
+        generation: int,
+        at: tuple[int, int],
+        shard: str,
+        ordinal: int,
+        valid: int = 1,
     ) -> None:
         escaped = shard.replace("%", "%25")
         self.append(rank, f"{generation} {at[0]} {at[1]} {escaped} {ordinal} {valid}\n")
@@ -277,7 +286,7 @@ def test_a_line_that_is_no_ledgers(world: World, line: str) -> None:
 
 def test_the_command(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    command = [sys.executable, SCRIPT, "--ledger", world.ledger, "--data", world.data]
+    command = [sys.executable, str(SCRIPT), f"--ledger={world.ledger}", f"--data={world.data}"]
     done = subprocess.run(command, capture_output=True, text=True)
     line = "recount: epochs=1 records=8 lost=0 duplicated=0 unknown=0 dropped=0\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
@@ -291,8 +300,8 @@ def test_ledgers_that_the_loader_wrote(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SHARDFEED_LEDGER", str(world.ledger))
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(world.ledger.parent / "cache"))
 
-    def load(world_size: int, states: list[object], steps: int) -> list[object]:
-        """Each rank takes some steps; returns their states."""
+    def load(world_size: int, state: State | None, steps: int) -> State:
+        """Each rank takes some steps; returns their state."""
         after = []
         for rank in range(world_size):
             with sf.Loader(
@@ -302,15 +311,15 @@ def test_ledgers_that_the_loader_wrote(world: World, monkeypatch: pytest.MonkeyP
                 tail="pad",
                 rank=rank,
                 world_size=world_size,
-                resume=states[0] if states else None,
+                resume=state,
             ) as loader:
                 for _ in range(steps):
                     next(iter(loader))
                 after.append(loader.state_dict())
         assert all(state == after[0] for state in after)
-        return after
+        return after[0]
 
-    first = load(2, [], 1)
+    first = load(2, None, 1)
     load(2, first, 2)
     load(3, load(3, first, 2), 1)
     total = world.count(epochs=2)

@@ -203,10 +203,11 @@ impl EpochPlan {
             Tail::Pad => self.padded_before(index, step, entries.start),
             Tail::Drop | Tail::Uneven => 0,
         };
+        let full = step < self.full_steps(index);
         let mut slots = Vec::with_capacity((entries.end - entries.start) as usize);
         for entry in entries {
             let lane = entry / segment.per_lane();
-            if step < self.entry_steps(index, entry) {
+            if full || step < self.entry_steps(index, entry) {
                 let source = SlotSource::Lane(self.resolve(index, step, entry));
                 slots.push(Slot { entry, lane, source });
             } else if self.tail == Tail::Pad {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,17 @@ pub struct PrefetchOptions {
     pub prefetch: usize,
     /// Bytes for records in reading and batches ahead.
     pub budget_bytes: u64,
+}
+
+/// The computing threads of this process, one for each core, shared by all loaders.
+fn computing() -> &'static rayon::ThreadPool {
+    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        rayon::ThreadPoolBuilder::new()
+            .thread_name(|index| format!("shardfeed-cpu-{index}"))
+            .build()
+            .expect("the system has threads for computing")
+    })
 }
 
 /// A batch, in sequence.
@@ -411,11 +422,11 @@ impl Planner {
         };
         if by_place {
             self.tools.io.spawn(move || match work.read(rows) {
-                Ok(rows) => rayon::spawn(move || work.run(&rows)),
+                Ok(rows) => computing().spawn(move || work.run(&rows)),
                 Err(error) => work.shared.finish(work.place, Err(error)),
             });
         } else {
-            rayon::spawn(move || match work.read(rows) {
+            computing().spawn(move || match work.read(rows) {
                 Ok(rows) => work.run(&rows),
                 Err(error) => work.shared.finish(work.place, Err(error)),
             });
