@@ -32,6 +32,8 @@ pub struct Loader {
     slots: SlotPool,
     running: Option<Running>,
     ledger: Option<Ledger>,
+    /// Generation whose beginning stands in the ledger; starting again after an error is no new one.
+    in_ledger: Option<u64>,
     handed_out: u64,
 }
 
@@ -110,7 +112,7 @@ impl Loader {
         let ledger = Ledger::from_environment(options.rank)?;
         let slots = SlotPool::new(options.prefetch + SLOTS_BEYOND_PREFETCH);
         let (schema, running) = (Arc::new(schema), None);
-        let handed_out = 0;
+        let (in_ledger, handed_out) = (None, 0);
         Ok(Self {
             options,
             plans,
@@ -121,6 +123,7 @@ impl Loader {
             slots,
             running,
             ledger,
+            in_ledger,
             handed_out,
         })
     }
@@ -244,6 +247,8 @@ impl Loader {
         let control = Arc::new(LocalControl::default());
         control.register(&job(&self.options, &cursor))?;
         (self.cursor, self.plan, self.running, self.control) = (cursor, plan, None, control);
+        // The same token may be loaded twice: that is a generation each time.
+        self.in_ledger = None;
         Ok(())
     }
 
@@ -276,8 +281,12 @@ impl Loader {
             segments: self.cursor.segments().to_vec(),
         };
         let lease = control.lease(&request)?;
-        if let Some(ledger) = &mut self.ledger {
+        let generation = Some(self.cursor.generation());
+        if let Some(ledger) = &mut self.ledger
+            && self.in_ledger != generation
+        {
             ledger.begin(&self.cursor)?;
+            self.in_ledger = generation;
         }
         let plans = Arc::clone(&self.plans);
         let identity = self.cursor.identity().clone();

@@ -68,7 +68,7 @@ impl NativeBuffer {
         }
         let this = slf.get();
         let start = this.range.start;
-        assert!(start + this.range.len <= this.slot.bytes().len(), "a buffer lies in its slot");
+        assert!(start + this.range.len <= this.slot.size_bytes(), "a buffer lies in its slot");
         let asked = |flag: c_int| flags & flag == flag;
         // SAFETY: `view` is not null and the interpreter owns it. The buffer lies in the slot's
         // mapping (asserted), which `self` keeps alive, and `view.obj` keeps `self` alive until the

@@ -86,10 +86,13 @@ impl NativeLoader {
         Ok(Self { loader: Mutex::new(Some(loader)), process: std::process::id() })
     }
 
-    /// The next batch, or `None` at the end of the epoch.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<NativeBatch>> {
+    /// The next batch of `epoch`, or `None` if the loader stands in another one.
+    fn next(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<NativeBatch>> {
         loop {
             let next = self.with(py, |loader| {
+                if loader.cursor().epoch() != epoch {
+                    return Ok((Next::EpochEnd, loader.cursor().position()));
+                }
                 let next = loader.next(SIGNALS_EVERY)?;
                 Ok((next, loader.cursor().position()))
             })?;

@@ -143,7 +143,7 @@ def test_one_loader_from_many_threads_delivers_each_batch_once(dataset: Dataset)
     for thread in threads:
         thread.join(timeout=60)
         assert not thread.is_alive()
-    assert {step for step in got} == set(range(len(each)))
+    assert sorted(got) == list(range(len(each)))
 
 
 def test_nothing_is_left_open(dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardfeed._native import NativeBatch
+from shardfeed._native import NativeBatch, NativeBuffer
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn
 
 Array = npt.NDArray[Any]
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 class Column(NamedTuple):
     """A column that every batch of a loader has."""
 
-    index: int
+    place: int
     kind: str
     dtype: str
     shape: tuple[int, ...]
@@ -83,19 +83,22 @@ class Batch(Mapping[str, Any]):
         return np.frombuffer(shard, dtype=np.int64), np.frombuffer(ordinal, dtype=np.int64)
 
     def _make(self, column: Column) -> Any:
-        values, offsets, row_splits = self._native.column(column.index)
+        values, offsets, row_splits = self._native.column(column.place)
         shape = (self._native.rows, *column.shape)
         if column.kind == "dense":
             return np.frombuffer(values, dtype=column.dtype).reshape(shape)
         if column.kind == "ragged":
-            splits = np.frombuffer(row_splits, dtype=np.int64)
-            return RaggedColumn(np.frombuffer(values, dtype=column.dtype), splits)
+            return RaggedColumn(np.frombuffer(values, dtype=column.dtype), _numbers(row_splits))
         strings = np.frombuffer(values, dtype=np.uint8)
-        ends = np.frombuffer(offsets, dtype=np.int64)
         if column.kind == "bytes":
-            return BytesColumn(strings, ends, shape)
-        return RaggedBytesColumn(strings, ends, np.frombuffer(row_splits, dtype=np.int64))
+            return BytesColumn(strings, _numbers(offsets), shape)
+        return RaggedBytesColumn(strings, _numbers(offsets), _numbers(row_splits))
 
     def __repr__(self) -> str:
         names = ", ".join(self._columns)
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows}, columns=[{names}])"
+
+
+def _numbers(buffer: NativeBuffer | None) -> Array:
+    assert buffer is not None, "a column of this kind has this buffer"
+    return np.frombuffer(buffer, dtype=np.int64)

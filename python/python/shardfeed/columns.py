@@ -50,8 +50,7 @@ class BytesColumn(Sequence[Any]):
 
     def view(self, index: int) -> memoryview:
         """String `index` (row-major) without a copy."""
-        start, end = self.offsets[index], self.offsets[index + 1]
-        return memoryview(self.values)[start:end]
+        return self.values[self.offsets[index] : self.offsets[index + 1]].data
 
     def to_numpy(self) -> Array:
         """An object array of `bytes` of the column's shape; copies."""

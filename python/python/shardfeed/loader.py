@@ -107,8 +107,8 @@ class Loader:
         self._provenance = provenance
         self._native = _native.NativeLoader.open(options)
         self._columns = {
-            name: Column(index, kind, dtype, tuple(shape))
-            for index, (name, kind, dtype, shape) in enumerate(self._native.columns())
+            name: Column(place, kind, dtype, tuple(shape))
+            for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
         if resume is not None:
             self.load_state_dict(resume)
@@ -186,7 +186,7 @@ class Loader:
         """
         if missing not in ("error", "replay"):
             raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
-        states = state if isinstance(state, list | tuple) else [state]
+        states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         self._native.load([_json(each) for each in states], missing == "replay")
 
     def stats(self) -> dict[str, Any]:
@@ -214,8 +214,8 @@ class Loader:
             f"step={self.step}/{len(self)}, shards={len(self.shards)}, records={self.records})"
         )
 
-    def _next(self) -> Batch | None:
-        native = self._native.next()
+    def _next(self, epoch: int) -> Batch | None:
+        native = self._native.next(epoch)
         return None if native is None else Batch(native, self._columns, self._provenance)
 
 
@@ -229,9 +229,7 @@ class _Epoch(Iterator[Batch]):
         self._epoch = epoch
 
     def __next__(self) -> Batch:
-        if self._loader.epoch != self._epoch:
-            raise StopIteration
-        batch = self._loader._next()
+        batch = self._loader._next(self._epoch)
         if batch is None:
             raise StopIteration
         return batch

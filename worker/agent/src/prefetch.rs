@@ -22,7 +22,7 @@ use crate::reader::{Item, PendingRow, RankReader};
 use crate::stream::{ReadCounters, StreamTools};
 
 /// Chunks kept for reuse at most.
-const CHUNKS_KEEP: usize = 64;
+const CHUNKS_KEEP: usize = 16;
 
 /// Threads that wait for storage: at least, at most, and for each core.
 const IO_THREADS: (usize, usize, usize) = (4, 16, 2);
@@ -229,7 +229,7 @@ impl Prefetch {
         let result = state.results.remove(&self.next).expect("just seen");
         state.taken += 1;
         if let Ok(delivered) = &result {
-            state.ready_bytes -= delivered.batch.slot.bytes().len();
+            state.ready_bytes -= delivered.batch.slot.size_bytes();
         }
         drop(state);
         self.shared.room.notify_all();
@@ -290,7 +290,7 @@ impl Shared {
     fn finish(&self, place: u64, result: Result<Delivered, LoadError>) {
         let mut state = self.lock();
         if let Ok(delivered) = &result {
-            let bytes = delivered.batch.slot.bytes().len();
+            let bytes = delivered.batch.slot.size_bytes();
             state.ready_bytes += bytes;
             state.largest_bytes = state.largest_bytes.max(bytes);
         }

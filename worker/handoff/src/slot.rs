@@ -108,7 +108,7 @@ impl Slot {
     pub fn share(mut self) -> SharedSlot {
         let region = self.region.as_mut().expect("held until dropped");
         let base = NonNull::new(region.as_mut_ptr()).expect("a mapping is not at address 0");
-        SharedSlot { base, len: region.len(), slot: self }
+        SharedSlot { base, len: region.len(), _slot: self }
     }
 }
 
@@ -143,15 +143,16 @@ impl Drop for Slot {
 pub struct SharedSlot {
     base: NonNull<u8>,
     len: usize,
-    slot: Slot,
+    /// Gives the region back when dropped.
+    _slot: Slot,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: `base` points into the mapping that `slot` owns, which does not move when the handle
-// does. No safe method writes through it.
+// SAFETY: `base` points into the mapping that `_slot` owns, which does not move when the handle
+// does. No safe method reads or writes through it.
 unsafe impl Send for SharedSlot {}
 #[allow(unsafe_code)]
-// SAFETY: as above; safe methods only read, and only bytes that no longer change through safe code.
+// SAFETY: as above; a shared reference gives an address and a size, no access.
 unsafe impl Sync for SharedSlot {}
 
 impl SharedSlot {
@@ -161,11 +162,10 @@ impl SharedSlot {
         self.base
     }
 
-    /// Its bytes; those of buffers that a trainer's array may write must not be read this way once
-    /// the batch was handed out.
-    pub fn bytes(&self) -> &[u8] {
-        let region = self.slot.region.as_ref().expect("held until dropped");
-        &region[..self.len]
+    /// Bytes of the slot. There is no way to read them from here: once a batch is handed out they
+    /// are the trainer's to write.
+    pub fn size_bytes(&self) -> usize {
+        self.len
     }
 }
 
