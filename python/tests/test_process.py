@@ -132,9 +132,10 @@ def test_waiting_does_not_hold_the_interpreter(dataset: Dataset) -> None:
 def test_one_loader_from_many_threads_delivers_each_batch_once(dataset: Dataset) -> None:
     each = loader(dataset)
     got: list[int] = []
+    epoch = iter(each)
 
     def work() -> None:
-        for batch in each:
+        for batch in epoch:
             got.append(batch.step)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

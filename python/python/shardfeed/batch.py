@@ -71,7 +71,7 @@ class Batch(Mapping[str, Any]):
     @property
     def valid(self) -> Array:
         """bool `[rows]`, False for padding."""
-        return np.frombuffer(self._native.valid(), dtype=np.bool_)
+        return _array(self._native.valid(), np.bool_)
 
     @property
     def provenance(self) -> tuple[Array, Array] | None:
@@ -80,25 +80,26 @@ class Batch(Mapping[str, Any]):
         if not self._with_provenance:
             return None
         shard, ordinal = self._native.provenance()
-        return np.frombuffer(shard, dtype=np.int64), np.frombuffer(ordinal, dtype=np.int64)
+        return _array(shard, np.int64), _array(ordinal, np.int64)
 
     def _make(self, column: Column) -> Any:
         values, offsets, row_splits = self._native.column(column.place)
         shape = (self._native.rows, *column.shape)
         if column.kind == "dense":
-            return np.frombuffer(values, dtype=column.dtype).reshape(shape)
+            return _array(values, column.dtype).reshape(shape)
         if column.kind == "ragged":
-            return RaggedColumn(np.frombuffer(values, dtype=column.dtype), _numbers(row_splits))
-        strings = np.frombuffer(values, dtype=np.uint8)
+            return RaggedColumn(_array(values, column.dtype), _array(row_splits, np.int64))
+        strings = _array(values, np.uint8)
         if column.kind == "bytes":
-            return BytesColumn(strings, _numbers(offsets), shape)
-        return RaggedBytesColumn(strings, _numbers(offsets), _numbers(row_splits))
+            return BytesColumn(strings, _array(offsets, np.int64), shape)
+        return RaggedBytesColumn(strings, _array(offsets, np.int64), _array(row_splits, np.int64))
 
     def __repr__(self) -> str:
         names = ", ".join(self._columns)
         return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows}, columns=[{names}])"
 
 
-def _numbers(buffer: NativeBuffer | None) -> Array:
+def _array(buffer: NativeBuffer | None, dtype: Any) -> Array:
     assert buffer is not None, "a column of this kind has this buffer"
-    return np.frombuffer(buffer, dtype=np.int64)
+    array: Array = np.frombuffer(memoryview(buffer), dtype=dtype)
+    return array
