@@ -3,10 +3,11 @@
 //! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`: one line
 //! `start generation epoch step world_size batch_size` when it begins a generation, and one line
 //! `generation epoch step shard ordinal valid` for each sample that was handed out. `shard` is the
-//! path relative to the dataset; control characters and `%` in it are written as `%XX`.
+//! path relative to the dataset; control characters and `%` in it are written as `%XX`. A `start` line
+//! is written with the first batch of its generation, so a rank that dies before has none.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use shardfeed_agent::{Dataset, Delivered, LoadError};
@@ -32,7 +33,9 @@ impl Ledger {
         let path = PathBuf::from(folder).join(format!("rank-{rank}"));
         let open = || {
             fs::create_dir_all(path.parent().expect("joined to a folder"))?;
-            OpenOptions::new().create(true).append(true).open(&path)
+            let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
+            cut_torn_line(&mut file)?;
+            Ok(file)
         };
         let file = open().map_err(|source| LoadError::Ledger { path: path.clone(), source })?;
         Ok(Some(Self { path, file, text: String::new() }))
@@ -72,11 +75,28 @@ impl Ledger {
         self.append()
     }
 
-    /// One write: a process that is killed leaves whole batches.
+    /// Appends the text whole or not at all: what a full disk or a kill left of a batch is cut off
+    /// again, now or when the ledger is opened next.
     fn append(&mut self) -> Result<(), LoadError> {
-        let written = self.file.write_all(self.text.as_bytes());
+        let written = append_whole(&mut self.file, self.text.as_bytes());
         written.map_err(|source| LoadError::Ledger { path: self.path.clone(), source })
     }
+}
+
+fn append_whole(file: &mut File, text: &[u8]) -> io::Result<()> {
+    let before = file.metadata()?.len();
+    file.write_all(text).inspect_err(|_| {
+        // If this fails too, opening the ledger the next time cuts the torn line off.
+        let _ = file.set_len(before);
+    })
+}
+
+/// Cuts off a last line that has no end.
+fn cut_torn_line(file: &mut File) -> io::Result<()> {
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    if whole < text.len() { file.set_len(whole as u64) } else { Ok(()) }
 }
 
 fn escape(path: &str, out: &mut String) {
@@ -95,6 +115,18 @@ fn escape(path: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_torn_line_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank-0");
+        fs::write(&path, "start 0 0 0 1 1\n0 0 0 a 1 1\n0 0 1 a").unwrap();
+        let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+        cut_torn_line(&mut file).unwrap();
+        append_whole(&mut file, b"0 0 1 a 2 1\n").unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "start 0 0 0 1 1\n0 0 0 a 1 1\n0 0 1 a 2 1\n");
+    }
 
     #[test]
     fn a_path_stays_on_its_line() {

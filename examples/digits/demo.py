@@ -222,7 +222,7 @@ class Demo:
         require(ended_well, f"rank {peer} did not end as it should: {outcome}")
         epoch, step = last = self.last_delivered(victim)
         self.screen.say(f"rank {victim} killed at epoch {epoch} step {step}")
-        self.screen.say(f"it ended the other one too: {words!r}")
+        self.screen.say(f"rank {peer} ended too: {words!r}")
         saved = self.saved_at()
         return 0 < step < self.steps - 1 and saved[0] == epoch and saved <= last
 

@@ -1,7 +1,7 @@
 //! The loader, as Python's `Loader` sees it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
@@ -297,23 +297,27 @@ fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValu
     })
 }
 
+/// Indexing that is done by then shows nothing.
+const BAR_AFTER: Duration = Duration::from_millis(700);
+
 /// A progress bar on a terminal's standard error while files are indexed.
 struct ScanBar {
+    begun: Instant,
     bar: Option<ProgressBar>,
 }
 
 impl ScanBar {
     fn new() -> Self {
-        Self { bar: None }
+        Self { begun: Instant::now(), bar: None }
     }
 
     fn show(&mut self, state: &ScanProgress) {
-        if state.stage == ScanStage::Done {
+        if state.stage == ScanStage::Done || self.begun.elapsed() < BAR_AFTER {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
             let style = ProgressStyle::with_template(
-                "shardfeed: {msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+                "shardfeed: {wide_msg} {bar:20} {bytes}/{total_bytes} {eta}",
             );
             let target = ProgressDrawTarget::stderr();
             let bar = ProgressBar::with_draw_target(Some(0), target);
@@ -323,7 +327,7 @@ impl ScanBar {
         bar.set_length(state.bytes_total);
         bar.set_position(state.bytes);
         bar.set_message(match state.stage {
-            ScanStage::Waiting => "waiting for another process that indexes these files".to_owned(),
+            ScanStage::Waiting => "another process indexes these files, waiting".to_owned(),
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
     }

@@ -39,6 +39,32 @@ def test_the_ledger_says_what_was_handed_out(
     assert [file.name for file in (tmp_path / "ledger").iterdir()] == ["rank-1"]
 
 
+def test_a_ledger_on_a_full_disk_keeps_whole_batches(dataset: Dataset, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the write stops in the middle."""
+    code = (
+        "import resource, signal, shardfeed as sf\n"
+        f"l = sf.Loader({dataset.pattern!r}, batch_size=50, shuffle=False)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "iterator = iter(l); next(iterator)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1700, resource.RLIM_INFINITY))\n"
+        "try:\n"
+        "    next(iterator); print('delivered')\n"
+        "except sf.ShardfeedError as error:\n"
+        "    print(l.step, 'SHARDFEED_LEDGER' in str(error))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "print(next(iterator).step)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SHARDFEED_LEDGER": str(tmp_path / "ledger")},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.stdout == "1 True\n1\n", result.stderr
+    lines = (tmp_path / "ledger" / "rank-0").read_text().splitlines()
+    assert lines[0] == "start 0 0 0 1 50" and len(lines) == 101
+    assert [line.split()[2] for line in lines[1:]] == ["0"] * 50 + ["1"] * 50
+
+
 def child(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shardfeed_pipeline::{LaneFeed, RawRecord, Reading};
-use shardfeed_plan::{EpochPlan, Inputs, Lane, PlanError, Sample, SlotSource};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, Slot, SlotSource};
 
 use crate::error::LoadError;
 use crate::place::{Place, Places};
@@ -79,30 +79,45 @@ impl RankReader {
 
     /// The rows of a step, in order; steps are asked for in ascending order.
     pub(crate) fn rows(&mut self, step: u64) -> Result<Vec<PendingRow>, LoadError> {
-        let mut rows = Vec::new();
-        for slot in self.plan.slots(step, self.rank)? {
-            let (item, valid) = match slot.source {
+        let slots = self.plan.slots(step, self.rank)?;
+        let mut rows = Vec::with_capacity(slots.len());
+        let mut items = Vec::new();
+        for run in slots.chunk_by(follows) {
+            match run[0].source {
                 SlotSource::Lane(at) => {
-                    let key = (slot.lane, at.lane);
-                    if !self.feeds.contains_key(&key) {
-                        let feed = self.feed(at.lane, at.output)?;
-                        self.feeds.insert(key, feed);
-                    }
-                    let feed = self.feeds.get_mut(&key).expect("just made");
-                    feed.used_at = step;
-                    let source = &mut feed.source;
-                    (feed.lane.take(at.output, &mut |sample| source.load(sample))?, true)
+                    self.take(run, at, step, &mut items)?;
+                    rows.extend(items.drain(..).map(|item| PendingRow { item, valid: true }));
                 }
                 SlotSource::Padding { position } => {
                     let sample = self.plan.line().sample(position);
-                    (Item::Record(self.padding.fetch(sample)?), false)
+                    let item = Item::Record(self.padding.fetch(sample)?);
+                    rows.push(PendingRow { item, valid: false });
                 }
-            };
-            rows.push(PendingRow { item, valid });
+            }
         }
         // Positions only grow, so a lane that gave nothing will not come again.
         self.feeds.retain(|_, feed| feed.used_at == step);
         Ok(rows)
+    }
+
+    /// Takes a run of slots, the first of which is `at`, from its lane.
+    fn take(
+        &mut self,
+        run: &[Slot],
+        at: LanePosition,
+        step: u64,
+        items: &mut Vec<Item>,
+    ) -> Result<(), LoadError> {
+        let key = (run[0].lane, at.lane);
+        if !self.feeds.contains_key(&key) {
+            let feed = self.feed(at.lane, at.output)?;
+            self.feeds.insert(key, feed);
+        }
+        let feed = self.feeds.get_mut(&key).expect("just made");
+        feed.used_at = step;
+        let source = &mut feed.source;
+        let outputs = at.output..at.output + run.len() as u64;
+        feed.lane.take(outputs, &mut |sample| source.load(sample), items)
     }
 
     fn feed(&self, lane: u64, output: u64) -> Result<Feed, PlanError> {
@@ -118,6 +133,16 @@ impl RankReader {
             }
         };
         Ok(Feed { lane: LaneFeed::new(&lane, output)?, source, used_at: 0 })
+    }
+}
+
+/// Whether two slots are neighbours on one lane.
+fn follows(a: &Slot, b: &Slot) -> bool {
+    match (a.source, b.source) {
+        (SlotSource::Lane(x), SlotSource::Lane(y)) => {
+            a.lane == b.lane && x.lane == y.lane && x.output + 1 == y.output
+        }
+        _ => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A lane's samples in the lane's order, from samples in reading order.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use shardfeed_plan::{Blocks, Inputs, Lane, LaneBlock, PlanError, Sample};
 
@@ -14,7 +15,7 @@ pub struct LaneFeed<T, E> {
     /// Input of the first item in `held`.
     base: u64,
     held: VecDeque<Option<T>>,
-    /// Output that was taken last, to load on at the pace of taking.
+    /// The first output that was not taken, to load on at the pace of taking.
     last: u64,
     /// Why loading ahead stopped; told when its turn comes.
     failed: Option<E>,
@@ -34,33 +35,48 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         Ok(Self { inputs, blocks, block, upcoming, base, held, last: output, failed: None })
     }
 
-    /// What stands at `output`; outputs are taken in ascending order, each at most once.
+    /// Appends what stands at `outputs` to `out`; outputs are taken in ascending order, each at most
+    /// once.
     /// - `load`: gives the next sample in reading order.
     ///
-    /// # Errors  Whatever `load` says, at the first output that needs it; taking may be tried again.
+    /// # Errors  Whatever `load` says, at the first output that needs it. What was appended before
+    /// stays; the feed is of no use afterwards.
     pub fn take(
         &mut self,
-        output: u64,
+        outputs: Range<u64>,
         load: &mut impl FnMut(Sample) -> Result<T, E>,
-    ) -> Result<T, E> {
-        while self.block.as_ref().is_some_and(|block| output >= block.outputs.end) {
-            self.advance()?;
-        }
-        let block = self.block.as_ref().expect("the output is in the lane");
-        let (end, source) =
-            (block.needs.end, block.sources[(output - block.outputs.start) as usize]);
-        if let Some(error) = self.failed.take() {
-            if self.loaded() < end {
+        out: &mut Vec<T>,
+    ) -> Result<(), E> {
+        let mut next = outputs.start;
+        while next < outputs.end {
+            while self.block.as_ref().is_some_and(|block| next >= block.outputs.end) {
+                self.advance()?;
+            }
+            let block = self.block.as_ref().expect("the outputs are in the lane");
+            let (passed, needed) = (block.needs.start, block.needs.end);
+            let end = block.outputs.end.min(outputs.end);
+            if self.loaded() < needed
+                && let Some(error) = self.failed.take()
+            {
                 return Err(error);
             }
-            self.failed = Some(error);
+            while self.loaded() < needed {
+                self.load_one(load)?;
+                self.drop_before(passed);
+            }
+            // A window is larger than the processor's cache. In a loop that does nothing else the
+            // misses overlap, so the items are gathered first.
+            let block = self.block.as_ref().expect("as above");
+            let from = (next - block.outputs.start) as usize;
+            let sources = &block.sources[from..from + (end - next) as usize];
+            out.extend(sources.iter().map(|source| {
+                let item = self.held[(source - self.base) as usize].take();
+                item.expect("each output is taken once")
+            }));
+            self.load_ahead(end, load);
+            next = end;
         }
-        while self.loaded() < end {
-            self.load_one(load)?;
-        }
-        let item = self.held[(source - self.base) as usize].take();
-        self.load_ahead(output, load);
-        Ok(item.expect("each output is taken once"))
+        Ok(())
     }
 
     /// Items in hand.
@@ -75,21 +91,23 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
     fn advance(&mut self) -> Result<(), E> {
         self.block = self.upcoming.take();
         self.upcoming = self.blocks.next().transpose()?;
-        let Some(block) = &self.block else {
-            return Ok(());
-        };
-        while self.base < block.needs.start && !self.held.is_empty() {
-            self.held.pop_front();
+        let passed = self.block.as_ref().map_or(0, |block| block.needs.start);
+        self.drop_before(passed);
+        Ok(())
+    }
+
+    /// Lets go of inputs that no coming output is made of.
+    fn drop_before(&mut self, input: u64) {
+        while self.base < input && self.held.pop_front().is_some() {
             self.base += 1;
         }
-        Ok(())
     }
 
     /// Loads as many inputs of the coming block as outputs were taken, so that its beginning does
     /// not wait for a whole window.
-    fn load_ahead(&mut self, output: u64, load: &mut impl FnMut(Sample) -> Result<T, E>) {
-        let paced = output + 1 - self.last.min(output + 1);
-        self.last = output + 1;
+    fn load_ahead(&mut self, taken_to: u64, load: &mut impl FnMut(Sample) -> Result<T, E>) {
+        let paced = taken_to.saturating_sub(self.last);
+        self.last = taken_to;
         let end = self.upcoming.as_ref().map_or(0, |block| block.needs.end);
         for _ in 0..paced {
             if self.loaded() >= end || self.failed.is_some() {
@@ -134,7 +152,7 @@ mod tests {
             window in 1u64..20,
             lanes in 1u64..4,
             part in 0.0..1.0f64,
-            stride in 1u64..4,
+            (stride, run) in (1u64..9).prop_flat_map(|stride| (Just(stride), 1..=stride)),
         ) {
             let plan = plan(&counts, window, lanes);
             for lane in (0..lanes).map(|lane| plan.lane(lane)) {
@@ -142,8 +160,12 @@ mod tests {
                 let mut feed = LaneFeed::<Sample, PlanError>::new(&lane, from).unwrap();
                 let mut loads = 0;
                 for output in (from..lane.samples()).step_by(stride as usize) {
-                    let taken = feed.take(output, &mut |sample| { loads += 1; Ok(sample) }).unwrap();
-                    prop_assert_eq!(taken, lane.output(output).unwrap());
+                    let end = lane.samples().min(output + run);
+                    let mut load = |sample| { loads += 1; Ok(sample) };
+                    let mut taken = Vec::new();
+                    feed.take(output..end, &mut load, &mut taken).unwrap();
+                    let expected: Vec<_> = (output..end).map(|o| lane.output(o).unwrap()).collect();
+                    prop_assert_eq!(taken, expected);
                     if window < lane.samples() && window > 1 {
                         prop_assert!(feed.held() as u64 <= 3 * window, "{} held", feed.held());
                     }
@@ -162,10 +184,14 @@ mod tests {
             17.. => Err(PlanError::Zero { name: "broken" }),
             _ => Ok(sample),
         };
-        let results: Vec<_> =
-            (0..30).map_while(|output| feed.take(output, &mut { broken }).ok()).collect();
+        let mut taken = Vec::new();
+        for output in 0..30 {
+            if feed.take(output..output + 1, &mut { broken }, &mut taken).is_err() {
+                break;
+            }
+        }
         let blocks: Vec<_> = lane.blocks_from(0).map(|block| block.unwrap()).collect();
         let first = blocks.iter().find(|block| block.needs.end > 17).unwrap();
-        assert_eq!(results.len() as u64, first.outputs.start);
+        assert_eq!(taken.len() as u64, first.outputs.start);
     }
 }
