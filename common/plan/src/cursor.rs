@@ -316,3 +316,127 @@ fn merge(
     merged.generation = tokens.iter().map(|token| token.generation).max().unwrap_or(0);
     Ok(merged)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::identity;
+
+    fn start(batch_size: u64, world_size: u64) -> Start {
+        Start { lanes: None, batch_size, rank: 0, world_size }
+    }
+
+    fn after(cursor: &mut Cursor, steps: u64) -> Token {
+        for _ in 0..steps {
+            cursor.advance(100);
+        }
+        cursor.token()
+    }
+
+    #[test]
+    fn a_step_is_consumed_and_the_last_one_ends_the_epoch() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        cursor.advance(2);
+        assert_eq!((cursor.epoch(), cursor.step()), (0, 1));
+        cursor.advance(2);
+        assert_eq!((cursor.epoch(), cursor.step()), (1, 0));
+    }
+
+    #[test]
+    fn each_start_from_a_token_is_the_next_generation() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        let token = after(&mut cursor, 3);
+        for _ in 0..2 {
+            let again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
+            assert_eq!((again.generation(), again.step()), (1, 3));
+        }
+    }
+
+    #[test]
+    fn set_epoch_stays_right_after_loading_and_moves_otherwise() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        let token = after(&mut cursor, 3);
+        let mut again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
+        assert!(!again.set_epoch(0));
+        assert_eq!(again.step(), 3);
+        // Going back delivers steps again, so it is another generation; going on is not.
+        assert!(again.set_epoch(0));
+        assert_eq!((again.epoch(), again.step(), again.generation()), (0, 0, 2));
+        assert!(again.set_epoch(5));
+        assert_eq!((again.epoch(), again.generation()), (5, 2));
+        assert!(!again.set_epoch(5));
+    }
+
+    #[test]
+    fn another_batch_opens_a_segment_and_the_next_epoch_keeps_it() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        let token = after(&mut cursor, 3);
+        let mut again = Cursor::resume(identity(), start(6, 1), &token).unwrap();
+        let numbers = |cursor: &Cursor| -> Vec<(u64, u64, u64)> {
+            let each = |s: &Segment| (s.lanes, s.global_batch, s.steps.most());
+            cursor.segments().iter().map(each).collect()
+        };
+        assert_eq!(numbers(&again), [(2, 8, 3), (2, 6, 0)]);
+        // Nothing was consumed in it, so a further change replaces it.
+        let third = Cursor::resume(identity(), start(4, 1), &again.token()).unwrap();
+        assert_eq!(numbers(&third), [(2, 8, 3), (2, 4, 0)]);
+        again.finish_epoch();
+        assert_eq!(numbers(&again), [(2, 6, 0)]);
+    }
+
+    #[test]
+    fn the_same_batch_by_other_ranks_is_the_same_segment() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        let token = after(&mut cursor, 3);
+        for world_size in [1, 2, 4, 8] {
+            let again = Cursor::resume(identity(), start(8 / world_size, world_size), &token);
+            assert_eq!(again.unwrap().segments(), cursor.segments());
+        }
+        let error = Cursor::resume(identity(), start(5, 1), &token).unwrap_err();
+        assert!(matches!(error, TokenError::Plan(PlanError::LanesDoNotDivide { lanes: 2, .. })));
+    }
+
+    #[test]
+    fn seventeen_segments_are_refused() {
+        let mut cursor = Cursor::new(identity(), start(2, 1)).map(|mut c| {
+            c.advance(100);
+            c
+        });
+        for batch_size in 2..=17 {
+            let token = cursor.as_ref().unwrap().token();
+            cursor = Cursor::resume(identity(), start(batch_size * 2, 1), &token)
+                .map_err(|_| PlanError::TooManySegments);
+            if let Ok(cursor) = &mut cursor {
+                cursor.advance(100);
+            }
+            let many = batch_size == 17;
+            assert_eq!(cursor.is_err(), many, "after {batch_size}");
+        }
+    }
+
+    #[test]
+    fn uneven_tokens_merge_to_a_list_of_steps() {
+        let mut identity = identity();
+        identity.tail = Tail::Uneven;
+        let tokens: Vec<Token> = (0..2)
+            .map(|rank| {
+                let start = Start { rank, ..start(4, 2) };
+                let mut cursor = Cursor::new(identity.clone(), start).unwrap();
+                after(&mut cursor, 3 * rank + 1)
+            })
+            .collect();
+        let none = |_: u64, _: &[Segment], _: u64| unreachable!("both are in one epoch");
+        let merged =
+            Cursor::resume_uneven(identity.clone(), start(3, 4), &tokens, false, none).unwrap();
+        assert_eq!(merged.segments()[0].steps, Steps::PerRank(vec![1, 4]));
+        let refused = |tokens: &[Token]| {
+            let none = |_: u64, _: &[Segment], _: u64| unreachable!("one epoch");
+            Cursor::resume_uneven(identity.clone(), start(3, 4), tokens, false, none)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused(&tokens[..1]).contains("no token of rank [1] of 2"));
+        assert!(refused(&[tokens[0].clone(), tokens[0].clone()]).contains("two tokens of rank 0"));
+        assert!(refused(&[]).contains("empty"));
+    }
+}

@@ -1,0 +1,189 @@
+//! `shardfeed batch`: which records a batch is made of, and the way back.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shardfeed_plan::{Placed, Sample};
+
+use crate::error::Problem;
+use crate::files::DatasetArgs;
+use crate::order::{Order, OrderArgs};
+use crate::output::{self, Format, Grid, Report};
+use crate::shard_ref::RecordRef;
+
+/// Rows of a batch at most: a bound for the memory that a table of them takes.
+const ROWS_MAX: u64 = 1 << 20;
+
+const ABOUT: &str = "\
+Show the records of a batch, or with --find the batch of a record
+
+The answer is computed, not logged: it holds for every run of this order, also for steps that are yet \
+to come. Ranks are those of --world-size, also for steps before a token that other ranks took.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
+  shardfeed batch show --step 0 --token checkpoint/loader.json 'train/*.tfrecord'
+  shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
+
+/// What can be asked of a batch.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BatchCommand {
+    /// Show the records of a batch, or with --find the batch of a record
+    #[command(long_about = ABOUT)]
+    Show(ShowArgs),
+}
+
+/// Arguments of `batch show`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ShowArgs {
+    /// Step of the epoch, from 0
+    #[arg(long, required_unless_present = "find")]
+    step: Option<u64>,
+    /// Rank, from 0
+    #[arg(long, default_value_t = 0)]
+    rank: u64,
+    /// Show where this record is delivered: a shard's path and the record's number in it, from 0
+    #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
+    find: Option<RecordRef>,
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    #[command(flatten)]
+    order: OrderArgs,
+}
+
+/// A batch.
+#[derive(Debug, Serialize)]
+struct BatchReport {
+    epoch: u64,
+    step: u64,
+    rank: u64,
+    world_size: u64,
+    samples: Vec<SampleReport>,
+}
+
+/// A row of a batch.
+#[derive(Debug, Serialize)]
+struct SampleReport {
+    row: usize,
+    shard: String,
+    ordinal: u64,
+    /// `false` for padding, which repeats a sample.
+    valid: bool,
+}
+
+/// Where a record is delivered; padding that repeats it is not told.
+#[derive(Debug, Serialize)]
+struct FindReport {
+    epoch: u64,
+    shard: String,
+    ordinal: u64,
+    /// `false`: the epoch drops it, and the fields below are `null`.
+    delivered: bool,
+    step: Option<u64>,
+    rank: Option<u64>,
+    /// Row of the rank's batch; `null` also for a step whose global batch --world-size does not divide.
+    row: Option<usize>,
+    world_size: u64,
+}
+
+impl BatchCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let Self::Show(args) = self;
+        let order = args.order.order(&args.dataset, args.rank)?;
+        if let Some(record) = &args.find {
+            let sample = record.find(&order.dataset)?;
+            return Ok(format.print(&find(&order, sample)?)?);
+        }
+        // clap sees to it that there is a step.
+        let step = args.step.unwrap_or_default();
+        Ok(format.print(&batch(&order, step, args.rank)?)?)
+    }
+}
+
+fn batch(order: &Order, step: u64, rank: u64) -> anyhow::Result<BatchReport> {
+    let plan = &order.plan;
+    check_rows(order)?;
+    let shards = order.dataset.manifest().shards();
+    let rows = plan.batch(step, rank)?.into_iter().enumerate();
+    let samples = rows.map(|(row, planned)| SampleReport {
+        row,
+        shard: shards[planned.sample.shard as usize].path.clone(),
+        ordinal: planned.sample.ordinal,
+        valid: planned.valid,
+    });
+    Ok(BatchReport {
+        epoch: plan.epoch(),
+        step,
+        rank,
+        world_size: plan.world_size(),
+        samples: samples.collect(),
+    })
+}
+
+fn check_rows(order: &Order) -> Result<(), Problem> {
+    let batches = order.cursor.segments().iter().map(|segment| segment.global_batch);
+    let rows = batches.max().unwrap_or(0) / order.plan.world_size();
+    if rows <= ROWS_MAX {
+        return Ok(());
+    }
+    let what = format!("a batch of {rows} rows is too large to show");
+    let hint = format!("show a part: with a larger --world-size a rank has {ROWS_MAX} at most");
+    Err(Problem::usage(what).hint(hint))
+}
+
+fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
+    let plan = &order.plan;
+    let placed = plan.place(sample)?;
+    let row = placed.and_then(|Placed { step, entry, rank }| {
+        let slots = plan.slots(step, rank).ok()?;
+        slots.iter().position(|slot| slot.entry == entry)
+    });
+    Ok(FindReport {
+        epoch: plan.epoch(),
+        shard: order.dataset.manifest().shards()[sample.shard as usize].path.clone(),
+        ordinal: sample.ordinal,
+        delivered: placed.is_some(),
+        step: placed.map(|placed| placed.step),
+        rank: placed.map(|placed| placed.rank),
+        row,
+        world_size: plan.world_size(),
+    })
+}
+
+impl Report for BatchReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut grid = Grid::new(&[">ROW", "SHARD", ">ORDINAL", "VALID"]);
+        for sample in &self.samples {
+            grid.row([
+                sample.row.to_string(),
+                sample.shard.clone(),
+                sample.ordinal.to_string(),
+                if sample.valid { "yes" } else { "no" }.into(),
+            ]);
+        }
+        write!(out, "{grid}")
+    }
+}
+
+impl Report for FindReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut facts = vec![
+            ("record", format!("{}:{}", self.shard, self.ordinal)),
+            ("epoch", self.epoch.to_string()),
+        ];
+        if !self.delivered {
+            facts.push(("delivered", "no, this epoch drops it".into()));
+            return output::write_facts(out, &facts);
+        }
+        let shown = |number: Option<u64>| number.map_or_else(|| "-".into(), |n| n.to_string());
+        facts.extend([
+            ("step", shown(self.step)),
+            ("rank", format!("{} of {}", shown(self.rank), self.world_size)),
+            ("row", shown(self.row.map(|row| row as u64))),
+        ]);
+        output::write_facts(out, &facts)
+    }
+}

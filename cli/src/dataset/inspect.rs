@@ -1,0 +1,232 @@
+//! `shardfeed dataset inspect`: what a dataset holds.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+use shardfeed_agent::{Dataset, DatasetFile};
+use shardfeed_plan::Digest;
+use shardfeed_tfrecord::example::{DType, describe};
+use shardfeed_tfrecord::{Compression, ReadError, open_records};
+
+use crate::files::DatasetArgs;
+use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed dataset inspect 'train/*.tfrecord'
+  shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest";
+
+/// Arguments of `dataset inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    /// Show all shards, not only the first 20
+    #[arg(long)]
+    all: bool,
+}
+
+/// A dataset.
+#[derive(Debug, Serialize)]
+struct Inspection {
+    /// The folder that the shards' paths are relative to.
+    root: String,
+    shard_count: usize,
+    records: u64,
+    /// Bytes of the files.
+    stored_bytes: u64,
+    /// Bytes of all records, uncompressed, without framing.
+    data_bytes: u64,
+    /// Hash of the record lengths and checksums; moving or touching files does not change it.
+    content_digest: Digest,
+    /// The files' compression, or `mixed`.
+    compression: String,
+    /// In manifest order: a shard's place is its ordinal.
+    shards: Vec<ShardReport>,
+    /// The first record of the first shard that has one; `null` if none has, or if it is damaged.
+    first_record: Option<FirstRecord>,
+    #[serde(skip)]
+    shards_listed: usize,
+}
+
+/// A shard.
+#[derive(Debug, Serialize)]
+struct ShardReport {
+    path: String,
+    records: u64,
+    stored_bytes: u64,
+    data_bytes: u64,
+    /// Bytes of the largest record.
+    record_bytes_max: u64,
+    compression: Compression,
+    digest: Digest,
+}
+
+/// What a record looks like.
+#[derive(Debug, Serialize)]
+struct FirstRecord {
+    shard: String,
+    bytes: usize,
+    /// In the record's order; `null` if it is no Example.
+    features: Option<Vec<FeatureReport>>,
+}
+
+/// A feature of a record.
+#[derive(Debug, Serialize)]
+struct FeatureReport {
+    name: String,
+    /// `null`: the feature is there without a value.
+    dtype: Option<DType>,
+    /// Values.
+    count: usize,
+    /// Bytes of all values.
+    bytes: usize,
+}
+
+/// Runs `dataset inspect`.
+pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
+    let dataset = args.dataset.open()?;
+    let mut inspection = inspect(&dataset);
+    if args.all {
+        inspection.shards_listed = usize::MAX;
+    }
+    // What is known is shown, also when the first record turns out to be damaged.
+    let damage = match first_record(&dataset) {
+        Ok(first) => {
+            inspection.first_record = first;
+            None
+        }
+        Err(error) => Some(error),
+    };
+    format.print(&inspection)?;
+    damage.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn inspect(dataset: &Dataset) -> Inspection {
+    let shards = dataset.manifest().shards().iter().zip(dataset.files());
+    let shards: Vec<_> = shards
+        .map(|(shard, file)| ShardReport {
+            path: shard.path.clone(),
+            records: shard.records,
+            stored_bytes: file.stamp.size_bytes,
+            data_bytes: file.data_bytes,
+            record_bytes_max: file.record_bytes_max,
+            compression: file.compression,
+            digest: shard.digest,
+        })
+        .collect();
+    Inspection {
+        root: dataset.root().display().to_string(),
+        shard_count: shards.len(),
+        records: dataset.manifest().records(),
+        stored_bytes: shards.iter().map(|shard| shard.stored_bytes).sum(),
+        data_bytes: shards.iter().map(|shard| shard.data_bytes).sum(),
+        content_digest: dataset.manifest().digest(),
+        compression: compression_of(dataset.files()),
+        shards,
+        first_record: None,
+        shards_listed: ROWS_LISTED,
+    }
+}
+
+fn compression_of(files: &[DatasetFile]) -> String {
+    let first = files.first().map(|file| file.compression);
+    match first {
+        Some(first) if files.iter().all(|file| file.compression == first) => first.to_string(),
+        Some(_) => "mixed".into(),
+        None => Compression::None.to_string(),
+    }
+}
+
+fn first_record(dataset: &Dataset) -> Result<Option<FirstRecord>, ReadError> {
+    let shards = dataset.manifest().shards();
+    let Some(index) = shards.iter().position(|shard| shard.records > 0) else {
+        return Ok(None);
+    };
+    let file = &dataset.files()[index];
+    read_first(&file.path, file.compression, &shards[index].path)
+}
+
+fn read_first(
+    path: &Path,
+    compression: Compression,
+    shard: &str,
+) -> Result<Option<FirstRecord>, ReadError> {
+    let mut records = open_records(path, compression.into())?;
+    let record = records.next_record()?;
+    Ok(record.map(|record| FirstRecord {
+        shard: shard.to_owned(),
+        bytes: record.data.len(),
+        features: describe(record.data).map(|features| {
+            let report = features.into_iter().map(|feature| FeatureReport {
+                name: feature.name,
+                dtype: feature.dtype,
+                count: feature.count,
+                bytes: feature.data_bytes,
+            });
+            report.collect()
+        }),
+    }))
+}
+
+impl Report for Inspection {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        output::write_facts(
+            out,
+            &[
+                ("root", self.root.clone()),
+                ("shards", output::count(self.shard_count as u64)),
+                ("records", output::count(self.records)),
+                ("stored", output::bytes(self.stored_bytes)),
+                ("record data", output::bytes(self.data_bytes)),
+                ("compression", self.compression.clone()),
+                ("content digest", self.content_digest.to_string()),
+            ],
+        )?;
+        let mut grid = Grid::new(&["SHARD", ">RECORDS", ">STORED BYTES", "COMPRESSION"]);
+        for shard in self.shards.iter().take(self.shards_listed) {
+            grid.row([
+                shard.path.clone(),
+                shard.records.to_string(),
+                shard.stored_bytes.to_string(),
+                shard.compression.to_string(),
+            ]);
+        }
+        write!(out, "\n{grid}")?;
+        let rest = self.shards.len().saturating_sub(self.shards_listed);
+        output::write_rest(out, rest, "shards")?;
+        match &self.first_record {
+            Some(first) => first.write_table(out),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FirstRecord {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let shard = output::printable(&self.shard);
+        let size = output::bytes(self.bytes as u64);
+        write!(out, "\nfirst record, {size}, of {shard}: ")?;
+        let features = match &self.features {
+            None => return writeln!(out, "not an Example"),
+            Some(features) if features.is_empty() => {
+                return writeln!(out, "an Example without features");
+            }
+            Some(features) => features,
+        };
+        writeln!(out, "an Example\n")?;
+        let mut grid = Grid::new(&["FEATURE", "DTYPE", ">COUNT", ">BYTES"]);
+        for feature in features {
+            grid.row([
+                feature.name.clone(),
+                feature.dtype.map_or_else(|| "-".into(), |dtype| dtype.to_string()),
+                feature.count.to_string(),
+                feature.bytes.to_string(),
+            ]);
+        }
+        write!(out, "{grid}")
+    }
+}

@@ -1,0 +1,312 @@
+//! `shardfeed dataset verify`: whether a dataset is whole, to the last byte.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use rayon::prelude::*;
+use serde::Serialize;
+use shardfeed_agent::Found;
+use shardfeed_tfrecord::{
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
+};
+
+use crate::error::Problem;
+use crate::files::FilesArgs;
+use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+use crate::progress;
+
+pub(super) const ABOUT: &str = "\
+Read every byte and report every damaged record
+
+Checks the length and the data of each record against their checksums. Behind damaged data reading \
+goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be \
+found any more. Offsets are of the uncompressed file. Exits with 1 if anything is damaged.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed dataset verify 'train/*.tfrecord'
+  shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'";
+
+/// Arguments of `dataset verify`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    files: FilesArgs,
+    /// Show all files, not only damaged ones and the first 20 others
+    #[arg(long)]
+    all: bool,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Verification {
+    /// The folder that the files' paths are relative to.
+    root: String,
+    file_count: usize,
+    /// Files that have damage or could not be read.
+    files_damaged: usize,
+    records_ok: u64,
+    records_damaged: u64,
+    stored_bytes: u64,
+    /// In the bytewise order of their paths.
+    files: Vec<FileReport>,
+    #[serde(skip)]
+    good_listed: usize,
+}
+
+/// What was found in one file.
+#[derive(Debug, Serialize)]
+struct FileReport {
+    path: String,
+    /// `null` if the file could not be opened.
+    compression: Option<Compression>,
+    stored_bytes: u64,
+    records_ok: u64,
+    records_damaged: u64,
+    /// Whether the file was read to its end; if not, there may have been more records.
+    complete: bool,
+    /// In file order.
+    damage: Vec<Damage>,
+}
+
+/// One damaged record.
+#[derive(Debug, Serialize)]
+struct Damage {
+    /// The record's number in the file, from 0.
+    ordinal: u64,
+    /// Where its header is, in bytes of the uncompressed file.
+    offset: u64,
+    kind: DamageKind,
+    /// What is wrong, in words.
+    reason: String,
+}
+
+/// What is wrong with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum DamageKind {
+    NotATfrecord,
+    Length,
+    Data,
+    Truncated,
+    TooLarge,
+    Decompress,
+    /// The file could not be read; its records may be good.
+    Unreadable,
+}
+
+/// Runs `dataset verify`.
+pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
+    let found = args.files.discover()?;
+    let mut verification = verify(&found, args.files.compression);
+    if args.all {
+        verification.good_listed = usize::MAX;
+    }
+    format.print(&verification)?;
+    verification.verdict()
+}
+
+fn verify(found: &Found, compression: CompressionChoice) -> Verification {
+    let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
+    let sizes: Vec<u64> = found.paths.iter().map(size).collect();
+    let bar = progress::bytes_bar("verifying", sizes.iter().sum());
+    let files: Vec<_> = found
+        .paths
+        .par_iter()
+        .map(|path| verify_file(&found.root, path, compression, &bar))
+        .collect();
+    bar.finish_and_clear();
+    Verification {
+        root: found.root.display().to_string(),
+        file_count: files.len(),
+        files_damaged: files.iter().filter(|file| file.is_damaged()).count(),
+        records_ok: files.iter().map(|file| file.records_ok).sum(),
+        records_damaged: files.iter().map(|file| file.records_damaged).sum(),
+        stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
+        files,
+        good_listed: ROWS_LISTED,
+    }
+}
+
+fn verify_file(
+    root: &Path,
+    path: &str,
+    compression: CompressionChoice,
+    bar: &ProgressBar,
+) -> FileReport {
+    let mut report = FileReport {
+        path: path.to_owned(),
+        compression: None,
+        stored_bytes: 0,
+        records_ok: 0,
+        records_damaged: 0,
+        complete: false,
+        damage: Vec::new(),
+    };
+    if let Err(kind) = read_file(&root.join(path), compression, bar, &mut report) {
+        report.add(0, 0, &kind);
+    }
+    report
+}
+
+/// Reads a file into its report; fails if it cannot even be opened.
+fn read_file(
+    path: &Path,
+    compression: CompressionChoice,
+    bar: &ProgressBar,
+    report: &mut FileReport,
+) -> Result<(), ReadErrorKind> {
+    let file = File::open(path).map_err(ReadErrorKind::Open)?;
+    report.stored_bytes = file.metadata().map_err(ReadErrorKind::Open)?.len();
+    let source = Decoder::new(Counted { file, bar }, compression)?;
+    report.compression = Some(source.compression());
+    let name = path.to_string_lossy();
+    read_records(ChunkReader::new(source, name, ChunkOptions::default()), report);
+    Ok(())
+}
+
+fn read_records(mut chunks: ChunkReader<impl Read>, report: &mut FileReport) {
+    loop {
+        match chunks.next_chunk() {
+            Ok(Some(chunk)) => {
+                report.records_ok += chunk.records.len() as u64;
+                chunks.recycle(chunk.bytes);
+            }
+            Ok(None) => {
+                report.complete = true;
+                return;
+            }
+            Err(ReadError { offset, ordinal, kind, .. }) => {
+                report.add(ordinal, offset, &kind);
+                if !chunks.resume_after_error() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl FileReport {
+    fn is_damaged(&self) -> bool {
+        !self.damage.is_empty()
+    }
+
+    fn add(&mut self, ordinal: u64, offset: u64, kind: &ReadErrorKind) {
+        let reason = kind.to_string();
+        let kind = DamageKind::of(kind);
+        if kind != DamageKind::Unreadable {
+            self.records_damaged += 1;
+        }
+        self.damage.push(Damage { ordinal, offset, kind, reason });
+    }
+}
+
+impl DamageKind {
+    fn of(kind: &ReadErrorKind) -> Self {
+        match kind {
+            ReadErrorKind::NotATfrecord { .. } => Self::NotATfrecord,
+            ReadErrorKind::LengthCrc { .. } => Self::Length,
+            ReadErrorKind::DataCrc { .. } => Self::Data,
+            ReadErrorKind::TruncatedHeader { .. } | ReadErrorKind::TruncatedData { .. } => {
+                Self::Truncated
+            }
+            ReadErrorKind::TooLarge { .. } => Self::TooLarge,
+            ReadErrorKind::Decompress { .. } => Self::Decompress,
+            _ => Self::Unreadable,
+        }
+    }
+}
+
+impl Verification {
+    /// The error, if anything is wrong.
+    fn verdict(&self) -> anyhow::Result<()> {
+        if self.files_damaged == 0 {
+            return Ok(());
+        }
+        let what = format!(
+            "{} of {} damaged or unreadable, with {} found",
+            self.files_damaged,
+            output::counted(self.file_count as u64, "file"),
+            output::counted(self.records_damaged, "damaged record")
+        );
+        Err(Problem::failed(what)
+            .hint("copy these files again from their source, or write them anew")
+            .into())
+    }
+
+    fn write_files(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut grid = Grid::new(&["FILE", ">OK", ">DAMAGED", ">STORED BYTES", "READ"]);
+        let mut good = 0;
+        for file in &self.files {
+            if !file.is_damaged() {
+                good += 1;
+                if good > self.good_listed {
+                    continue;
+                }
+            }
+            grid.row([
+                file.path.clone(),
+                file.records_ok.to_string(),
+                file.records_damaged.to_string(),
+                file.stored_bytes.to_string(),
+                if file.complete { "whole" } else { "in part" }.into(),
+            ]);
+        }
+        write!(out, "\n{grid}")?;
+        output::write_rest(out, good.saturating_sub(self.good_listed), "good files")
+    }
+
+    fn write_damage(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.files_damaged == 0 {
+            return Ok(());
+        }
+        let mut grid = Grid::new(&["DAMAGED FILE", ">RECORD", ">OFFSET", "REASON"]);
+        for file in &self.files {
+            for damage in &file.damage {
+                grid.row([
+                    file.path.clone(),
+                    damage.ordinal.to_string(),
+                    damage.offset.to_string(),
+                    damage.reason.clone(),
+                ]);
+            }
+        }
+        write!(out, "\n{grid}")
+    }
+}
+
+impl Report for Verification {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        output::write_facts(
+            out,
+            &[
+                ("root", self.root.clone()),
+                ("files", output::count(self.file_count as u64)),
+                ("files damaged", output::count(self.files_damaged as u64)),
+                ("records ok", output::count(self.records_ok)),
+                ("records damaged", output::count(self.records_damaged)),
+                ("stored", output::bytes(self.stored_bytes)),
+            ],
+        )?;
+        self.write_files(out)?;
+        self.write_damage(out)
+    }
+}
+
+/// Tells the bar how much was read.
+struct Counted<'a> {
+    file: File,
+    bar: &'a ProgressBar,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(out)?;
+        self.bar.inc(read as u64);
+        Ok(read)
+    }
+}

@@ -1,0 +1,193 @@
+//! A folder of files: one record each.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+use shardfeed_tfrecord::ChunkOptions;
+use shardfeed_tfrecord::example::{Value, encode_example};
+
+use super::source::{Encoder, Source};
+use crate::error::Problem;
+
+/// Folders in folders at most; more are a link that leads back.
+const DEPTH_MAX: usize = 100;
+
+/// Bytes of an Example beside the file, its path and its class, about.
+const EXAMPLE_BYTES: u64 = 80;
+
+/// The files of a folder.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// In the bytewise order of their paths.
+    files: Vec<FileEntry>,
+    record_bytes: Vec<u64>,
+    /// In bytewise order; empty if the folder has no classes.
+    classes: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct FileEntry {
+    /// Relative to the folder.
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Folder {
+    /// Lists the files below `root`; reads none.
+    ///
+    /// # Errors  There are none; some have a class and some have not; one is no file or too large.
+    pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
+        let mut files = Vec::new();
+        list(root, Path::new(""), 0, &mut files)?;
+        if files.is_empty() {
+            let what = format!("{}: holds no files", root.display());
+            return Err(Problem::failed(what)
+                .hint("names that start with a dot are passed over")
+                .into());
+        }
+        files.sort_by(|a, b| path_bytes(&a.path).cmp(path_bytes(&b.path)));
+        let classes = classes(root, &files)?;
+        let record_bytes = files.iter().map(|file| {
+            let class = class_of(&file.path).map_or(0, <[u8]>::len);
+            file.bytes + (path_bytes(&file.path).len() + class) as u64 + EXAMPLE_BYTES
+        });
+        Ok(Self { root: root.to_path_buf(), record_bytes: record_bytes.collect(), files, classes })
+    }
+}
+
+impl Source for Folder {
+    fn record_bytes(&self) -> &[u64] {
+        &self.record_bytes
+    }
+
+    fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
+        let data = Vec::new();
+        Ok(Box::new(FileEncoder { folder: self, data }))
+    }
+
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        Ok(()) // Each file is read once, and its size checked then.
+    }
+}
+
+/// Reads a file at a time.
+struct FileEncoder<'a> {
+    folder: &'a Folder,
+    data: Vec<u8>,
+}
+
+impl Encoder for FileEncoder<'_> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()> {
+        let file = &self.folder.files[index];
+        let path = self.folder.root.join(&file.path);
+        self.data.clear();
+        // One byte more than expected tells a file that grew from one that did not.
+        let read = File::open(&path)
+            .and_then(|source| source.take(file.bytes + 1).read_to_end(&mut self.data))
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        if read as u64 != file.bytes {
+            let what = format!("{}: changed while it was read", path.display());
+            let hint = "leave the source alone while it is written";
+            return Err(Problem::failed(what).hint(hint).into());
+        }
+        let data: [&[u8]; 1] = [&self.data];
+        let name = [path_bytes(&file.path)];
+        let mut features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&name))];
+        let class = class_of(&file.path).map(|class| [class]);
+        let label = class.and_then(|[class]| {
+            let found = self.folder.classes.binary_search_by(|other| other.as_slice().cmp(class));
+            found.ok().map(|label| [label as i64])
+        });
+        if let (Some(class), Some(label)) = (&class, &label) {
+            features.push(("class", Value::Bytes(class)));
+            features.push(("label", Value::Int64(label)));
+        }
+        encode_example(&features, out);
+        Ok(())
+    }
+}
+
+/// Lists the files in `root/folder`, and in the folders there.
+fn list(
+    root: &Path,
+    folder: &Path,
+    depth: usize,
+    files: &mut Vec<FileEntry>,
+) -> anyhow::Result<()> {
+    let absolute = root.join(folder);
+    let context = || format!("cannot read {}", absolute.display());
+    if depth > DEPTH_MAX {
+        let what = format!("{}: more than {DEPTH_MAX} folders deep", absolute.display());
+        return Err(Problem::failed(what).hint("remove the link that leads back").into());
+    }
+    for entry in fs::read_dir(&absolute).with_context(context)? {
+        let name = entry.with_context(context)?.file_name();
+        if name.as_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = folder.join(&name);
+        let absolute = root.join(&path);
+        // Links are followed: what they name is what is wanted.
+        let found = fs::metadata(&absolute)
+            .with_context(|| format!("cannot read {}", absolute.display()))?;
+        if found.is_dir() {
+            list(root, &path, depth + 1, files)?;
+            continue;
+        }
+        check_file(&absolute, &found)?;
+        let bytes = found.len();
+        files.push(FileEntry { path, bytes });
+    }
+    Ok(())
+}
+
+fn check_file(path: &Path, found: &fs::Metadata) -> Result<(), Problem> {
+    let most = ChunkOptions::default().record_bytes_max;
+    if !found.is_file() {
+        let what = format!("{}: neither a file nor a folder", path.display());
+        return Err(Problem::failed(what).hint("move it out of the source"));
+    }
+    // The record is a little larger than the file.
+    if found.len() > most - (1 << 20) {
+        let what =
+            format!("{}: {} bytes are more than a record may have", path.display(), found.len());
+        return Err(
+            Problem::failed(what).hint(format!("split it: readers take up to {most} bytes"))
+        );
+    }
+    Ok(())
+}
+
+/// The names of the classes; empty if no file is in a subfolder.
+fn classes(root: &Path, files: &[FileEntry]) -> Result<Vec<Vec<u8>>, Problem> {
+    let classes: BTreeSet<_> = files.iter().filter_map(|file| class_of(&file.path)).collect();
+    let loose = files.iter().find(|file| class_of(&file.path).is_none());
+    match loose {
+        Some(loose) if !classes.is_empty() => {
+            let what = format!(
+                "{}: is in no class folder, as other files are",
+                root.join(&loose.path).display()
+            );
+            Err(Problem::failed(what).hint("move it into a class folder, or out of the source"))
+        }
+        _ => Ok(classes.into_iter().map(<[u8]>::to_vec).collect()),
+    }
+}
+
+/// The first folder of a path.
+fn class_of(path: &Path) -> Option<&[u8]> {
+    let mut components = path.components();
+    match (components.next(), components.next()) {
+        (Some(Component::Normal(class)), Some(_)) => Some(class.as_bytes()),
+        _ => None,
+    }
+}
+
+fn path_bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

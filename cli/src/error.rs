@@ -1,0 +1,238 @@
+//! How errors are told: once, as what happened, what caused it, and what to do about it.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use shardfeed_agent::LoadError;
+use shardfeed_plan::{ManifestError, PlanError, TokenError};
+use shardfeed_tfrecord::{ReadError, ReadErrorKind};
+
+use crate::output::{self, StdoutError};
+
+const EXIT_FAILED: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+/// Something that this command found wrong by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Problem {
+    what: String,
+    hint: Option<String>,
+    usage: bool,
+}
+
+impl Problem {
+    /// The world is not as it must be.
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None, usage: false }
+    }
+
+    /// What was asked for has no meaning.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self { usage: true, ..Self::failed(what) }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Prints what clap has to say: help on stdout, a refusal on stderr.
+pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
+    // Whoever closed the stream does not want to know.
+    let _ = error.print();
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Prints an error with its causes and its hint; returns the exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<StdoutError>().is_some_and(StdoutError::is_closed) {
+        return ExitCode::SUCCESS;
+    }
+    // Where stderr is closed nobody can be told.
+    let _ = io::stderr().write_all(text(error).as_bytes());
+    let usage = error.chain().any(|cause| told(cause).usage);
+    ExitCode::from(if usage { EXIT_USAGE } else { EXIT_FAILED })
+}
+
+fn text(error: &anyhow::Error) -> String {
+    let mut said: Vec<String> = Vec::new();
+    let mut hint = None;
+    for cause in error.chain() {
+        let told = told(cause);
+        hint = hint.or(told.hint);
+        // Many errors say their cause in their own words; once is enough.
+        if !said.iter().any(|earlier| earlier.contains(&told.what)) {
+            said.push(told.what);
+        }
+    }
+    let mut text = String::new();
+    for (index, what) in said.iter().enumerate() {
+        let label = if index == 0 { "error" } else { "  cause" };
+        text += &format!("{label}: {}\n", output::printable(what));
+    }
+    if let Some(hint) = hint {
+        text += &format!("hint: {}\n", output::printable(&hint));
+    }
+    text
+}
+
+/// One link of the chain of causes.
+struct Told {
+    what: String,
+    hint: Option<String>,
+    usage: bool,
+}
+
+impl Told {
+    fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None, usage: false }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    fn usage(mut self) -> Self {
+        self.usage = true;
+        self
+    }
+
+    /// Takes a message apart that ends in "; what to do".
+    fn advising(message: &str) -> Self {
+        match message.rsplit_once("; ") {
+            Some((what, hint)) => Self::new(what).hint(hint),
+            None => Self::new(message),
+        }
+    }
+}
+
+fn told(cause: &(dyn Error + 'static)) -> Told {
+    if let Some(problem) = cause.downcast_ref::<Problem>() {
+        let Problem { what, hint, usage } = problem;
+        return Told { what: what.clone(), hint: hint.clone(), usage: *usage };
+    }
+    if let Some(error) = cause.downcast_ref::<LoadError>() {
+        return of_load(error);
+    }
+    if let Some(error) = cause.downcast_ref::<ReadError>() {
+        return of_read(error);
+    }
+    if let Some(error) = cause.downcast_ref::<TokenError>() {
+        return of_token(error);
+    }
+    if let Some(error) = cause.downcast_ref::<PlanError>() {
+        return of_plan(error);
+    }
+    if let Some(error) = cause.downcast_ref::<io::Error>() {
+        return of_io(error);
+    }
+    Told::new(cause.to_string())
+}
+
+fn of_io(error: &io::Error) -> Told {
+    let told = Told::new(error.to_string());
+    match error.kind() {
+        io::ErrorKind::NotFound => told.hint("check the path"),
+        io::ErrorKind::PermissionDenied => told.hint("check the permissions"),
+        io::ErrorKind::StorageFull => told.hint("free some space"),
+        _ => told,
+    }
+}
+
+fn of_load(error: &LoadError) -> Told {
+    match error {
+        LoadError::Corrupt { read } => of_read(read),
+        LoadError::Plan(error) => of_plan(error),
+        LoadError::Token(error) => of_token(error),
+        LoadError::Manifest(error @ ManifestError::ListedTwice { path }) => {
+            let what = error.to_string();
+            let what = what.split("; ").next().unwrap_or(&what);
+            Told::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
+        }
+        LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Cache { .. } => {
+            Told::advising(&error.to_string())
+        }
+        other => Told::new(other.to_string()),
+    }
+}
+
+fn of_read(error: &ReadError) -> Told {
+    let told = Told::new(error.to_string());
+    match &error.kind {
+        ReadErrorKind::TooLarge { .. } => told.hint("split such records into smaller ones"),
+        kind if error.is_io() || matches!(kind, ReadErrorKind::NotATfrecord { .. }) => {
+            told.hint(error.hint())
+        }
+        _ => told.hint(format!(
+            "{}; `shardfeed dataset verify` lists all that is damaged",
+            error.hint()
+        )),
+    }
+}
+
+fn of_token(error: &TokenError) -> Told {
+    match error {
+        TokenError::Plan(error) => of_plan(error),
+        TokenError::OtherJob { fields } => Told::new(format!(
+            "the token belongs to another job: {} {} from these options",
+            fields.join(", "),
+            if fields.len() == 1 { "differs" } else { "differ" }
+        ))
+        .hint("give the files and the options of the loader that made the token"),
+        TokenError::Uneven(_) => Told::new(
+            "a token of a job with tail=\"uneven\" speaks for one rank and its world size only",
+        )
+        .hint("leave out --world-size, --batch-size and --lanes: they are in the token")
+        .usage(),
+        other => Told::advising(&other.to_string()),
+    }
+}
+
+fn of_plan(error: &PlanError) -> Told {
+    match error {
+        PlanError::LanesDoNotDivide {
+            lanes,
+            global_batch,
+            batch_size,
+            world_size,
+            batch_sizes,
+            lane_counts,
+        } => {
+            let counts: Vec<_> = lane_counts.iter().map(u64::to_string).collect();
+            Told::new(format!(
+                "--lanes {lanes} does not divide the global batch of {global_batch} (--batch-size \
+                 {batch_size} x --world-size {world_size})"
+            ))
+            .hint(format!(
+                "use --batch-size {} or {}, or one of --lanes {}",
+                batch_sizes.0,
+                batch_sizes.1,
+                counts.join(", ")
+            ))
+            .usage()
+        }
+        PlanError::WorldDoesNotDivide { .. } => {
+            Told::new(error.to_string()).hint("use a --world-size that divides it").usage()
+        }
+        PlanError::RankOutOfRange { rank, world_size } => {
+            Told::new(format!("--rank {rank} is not below --world-size {world_size}"))
+                .hint("ranks count from 0; give --world-size the number of them")
+                .usage()
+        }
+        PlanError::Zero { .. } | PlanError::TooLarge { .. } => Told::new(error.to_string()).usage(),
+        PlanError::NoSamples { .. } => {
+            Told::new(error.to_string()).hint("name files that have records, or write them anew")
+        }
+        PlanError::NoSuchStep { steps: 0, .. } => Told::new(error.to_string()).hint(
+            "there are fewer samples than a global batch; use --tail pad, or smaller batches",
+        ),
+        PlanError::NoSuchStep { steps, .. } => Told::new(error.to_string())
+            .hint(format!("steps count from 0: give --step 0 to {}", steps - 1)),
+        other => Told::advising(&other.to_string()),
+    }
+}

@@ -1,0 +1,53 @@
+//! The files that a command is about.
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use shardfeed_agent::{CacheChoice, Dataset, Found, LoadError, discover};
+use shardfeed_tfrecord::CompressionChoice;
+
+use crate::progress;
+
+/// Files, by name.
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+    #[arg(required = true, value_name = "FILES")]
+    files: Vec<String>,
+    /// How the files are compressed
+    #[arg(
+        long,
+        default_value = "auto",
+        value_name = "SCHEME",
+        value_parser = PossibleValuesParser::new(["auto", "none", "gzip", "zlib"])
+            .try_map(|name| name.parse::<CompressionChoice>())
+    )]
+    pub(crate) compression: CompressionChoice,
+}
+
+/// Files that are indexed.
+#[derive(Debug, Args)]
+pub(crate) struct DatasetArgs {
+    #[command(flatten)]
+    files: FilesArgs,
+    /// Scan the files, and keep nothing of it
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl FilesArgs {
+    /// Finds the files, in the bytewise order of their paths.
+    pub(crate) fn discover(&self) -> Result<Found, LoadError> {
+        let mut found = discover(&self.files)?;
+        found.paths.sort();
+        Ok(found)
+    }
+}
+
+impl DatasetArgs {
+    /// Finds and indexes the files.
+    pub(crate) fn open(&self) -> Result<Dataset, LoadError> {
+        let FilesArgs { files, compression } = &self.files;
+        let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
+        Dataset::open(files, *compression, &cache, &mut progress::of_scan())
+    }
+}

@@ -1,0 +1,229 @@
+//! The order of an epoch, from options that mean what the Python loader's mean.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use shardfeed_agent::Dataset;
+use shardfeed_embedded::LoaderOptions;
+use shardfeed_plan::{
+    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, PlanError, Segment, Shuffle, Start,
+    Tail, Token, TokenError,
+};
+
+use crate::error::Problem;
+use crate::files::DatasetArgs;
+
+/// Samples of a global batch at most: a bound for the memory that an answer takes, far above use.
+const GLOBAL_BATCH_SHOWN_MAX: u64 = 1 << 24;
+
+/// Larger files are no tokens, which are under 1 KiB.
+const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What fixes an order. Defaults are the Python loader's.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Order, as a loader is given it")]
+pub(crate) struct OrderArgs {
+    /// Epoch, from 0; without it 0, or the token's
+    #[arg(long)]
+    epoch: Option<u64>,
+    /// Seed of the order
+    #[arg(long, default_value_t = LoaderOptions::default().seed)]
+    seed: u64,
+    /// Keep the order of the files
+    #[arg(long)]
+    no_shuffle: bool,
+    /// Samples of a lane that are shuffled among each other
+    #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
+    #[arg(default_value_t = LoaderOptions::default().shuffle_window)]
+    shuffle_window: u64,
+    /// Shards that are read in turn
+    #[arg(long, value_name = "SHARDS", value_parser = parse_positive)]
+    #[arg(default_value_t = LoaderOptions::default().interleave)]
+    interleave: u64,
+    /// Consecutive samples taken from a shard in its turn
+    #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
+    #[arg(default_value_t = LoaderOptions::default().block_length)]
+    block_length: u64,
+    /// Equal pieces of the epoch, each with its own shuffle; without it as many as ranks, or the
+    /// token's
+    #[arg(long, value_parser = parse_positive)]
+    lanes: Option<u64>,
+    /// Samples per rank and step; without it 1, or what the token and --world-size give
+    #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
+    batch_size: Option<u64>,
+    /// Data-parallel ranks; without it 1
+    #[arg(long, value_name = "RANKS", value_parser = parse_positive)]
+    world_size: Option<u64>,
+    /// What becomes of samples that do not fill the last step
+    #[arg(
+        long,
+        default_value_t = LoaderOptions::default().tail,
+        value_parser = PossibleValuesParser::new(["drop", "pad", "uneven"])
+            .try_map(|name| name.parse::<Tail>())
+    )]
+    tail: Tail,
+    /// Samples of the epoch at most
+    #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
+    limit: Option<u64>,
+    /// File with a loader's state_dict() as JSON: goes on from there
+    #[arg(long, value_name = "FILE")]
+    token: Option<PathBuf>,
+}
+
+/// The order of an epoch.
+pub(crate) struct Order {
+    pub(crate) dataset: Dataset,
+    pub(crate) cursor: Cursor,
+    pub(crate) plan: EpochPlan,
+    pub(crate) limit: Option<u64>,
+}
+
+impl OrderArgs {
+    /// Indexes the files and computes the order.
+    /// - `rank`: the rank that the answer is about.
+    pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {
+        let token = self.token.as_deref().map(read_token).transpose()?;
+        let start = self.start(token.as_ref(), rank)?;
+        check_start(&start, token.as_ref())?;
+        let dataset = files.open()?;
+        let identity = self.identity(dataset.manifest().digest());
+        let mut cursor = match &token {
+            None => Cursor::new(identity, start)?,
+            Some(token) => resume(identity, start, token)?,
+        };
+        if let Some(epoch) = self.epoch {
+            cursor.set_epoch(epoch);
+        }
+        let plan = self.plan(&dataset, &cursor)?;
+        Ok(Order { dataset, cursor, plan, limit: self.limit })
+    }
+
+    fn plan(&self, dataset: &Dataset, cursor: &Cursor) -> Result<EpochPlan, PlanError> {
+        let shuffle = &cursor.identity().shuffle;
+        let line = Line::new(&dataset.manifest().counts(), shuffle, cursor.epoch())?;
+        EpochPlan::new(
+            Arc::new(line),
+            shuffle.clone(),
+            cursor.epoch(),
+            (self.tail, self.limit),
+            cursor.segments(),
+            cursor.start().world_size,
+        )
+    }
+
+    fn start(&self, token: Option<&Token>, rank: u64) -> Result<Start, PlanError> {
+        let defaults = LoaderOptions::default();
+        // Of a token that speaks for one rank the plan is the same for all of them.
+        let speaks_for = token.and_then(|token| token.speaks_for);
+        let world_size = self
+            .world_size
+            .or(speaks_for.map(|(_, world_size)| world_size))
+            .unwrap_or(defaults.world_size);
+        if rank >= world_size {
+            return Err(PlanError::RankOutOfRange { rank, world_size });
+        }
+        let open = token.and_then(|token| token.segments.last());
+        let batch_size = match (self.batch_size, open) {
+            (Some(batch_size), _) => batch_size,
+            (None, Some(open)) if open.global_batch.is_multiple_of(world_size) => {
+                open.global_batch / world_size
+            }
+            (None, Some(open)) => {
+                let global_batch = open.global_batch;
+                return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
+            }
+            (None, None) => defaults.batch_size,
+        };
+        Ok(Start {
+            lanes: self.lanes,
+            batch_size,
+            rank: speaks_for.map_or(rank, |(rank, _)| rank),
+            world_size,
+        })
+    }
+
+    /// The job, as far as it fixes the order: operators and decoder are the features' business.
+    fn identity(&self, content: Digest) -> JobIdentity {
+        let shuffle = Shuffle {
+            content,
+            seed: self.seed,
+            enabled: !self.no_shuffle,
+            window: self.shuffle_window,
+            interleave: self.interleave,
+            block_length: self.block_length,
+        };
+        JobIdentity {
+            shuffle,
+            lanes: 1, // The cursor sets it.
+            tail: self.tail,
+            operators: String::new(),
+            decoder: DECODER_NONE.into(),
+        }
+    }
+}
+
+fn parse_positive(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a whole number, at least 1 and below 2^64".into()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// Refuses, before anything is scanned, numbers that make no plan or one too large to show.
+fn check_start(start: &Start, token: Option<&Token>) -> anyhow::Result<()> {
+    let segments = token.map_or(&[][..], |token| &token.segments);
+    let open_lanes = segments.last().map(|open| open.lanes);
+    let lanes = start.lanes.or(open_lanes).unwrap_or(start.world_size);
+    let first = Segment::start(lanes, start.batch_size, start.world_size)?;
+    let batches = segments.iter().chain([&first]).map(|segment| segment.global_batch);
+    match batches.max() {
+        Some(batch) if batch > GLOBAL_BATCH_SHOWN_MAX => {
+            Err(Problem::usage(format!("a global batch of {batch} samples is too large to show"))
+                .hint(format!(
+                    "--batch-size x --world-size may be {GLOBAL_BATCH_SHOWN_MAX} at most"
+                ))
+                .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_token(path: &Path) -> anyhow::Result<Token> {
+    let context = || format!("cannot read the token {}", path.display());
+    let size = std::fs::metadata(path).with_context(context)?.len();
+    if size > TOKEN_FILE_BYTES_MAX {
+        let what = format!("{}: {size} bytes are no token", path.display());
+        let hint = "give a file with what state_dict() returned, as JSON, and nothing else";
+        return Err(Problem::failed(what).hint(hint).into());
+    }
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    Token::from_json(&text).with_context(context)
+}
+
+/// Goes on from a token, if it is of this order.
+///
+/// The features are not known here, and change no order: where only they differ, the token is taken
+/// as one of this job.
+fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Cursor, TokenError> {
+    let mut ours = identity.clone();
+    ours.lanes = token.lanes;
+    let checks = ours.field_checks();
+    let differs = |index: usize| {
+        let check = 4 * index..4 * index + 4;
+        checks.get(check.clone()) != token.checks.get(check)
+    };
+    let names = ours.fields().map(|(name, _)| name);
+    let named = names.into_iter().enumerate();
+    let fields: Vec<_> = named
+        .filter(|(index, name)| !matches!(*name, "operators" | "decoder") && differs(*index))
+        .map(|(_, name)| name)
+        .collect();
+    if !fields.is_empty() {
+        return Err(TokenError::OtherJob { fields });
+    }
+    let token = Token { job: ours.digest(), ..token.clone() };
+    Cursor::resume(identity, start, &token)
+}

@@ -1,0 +1,321 @@
+//! `shardfeed plan`: what an epoch looks like.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shardfeed_plan::{Digest, EpochPlan, Line, Manifest, ORDER_VERSION, Sample, Tail};
+
+use crate::files::DatasetArgs;
+use crate::order::{Order, OrderArgs};
+use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+
+/// Shards named for each lane.
+const FIRST_SHARDS: usize = 3;
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
+  shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps";
+
+/// What can be asked of a plan.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PlanCommand {
+    /// Show an epoch: samples, steps, what is dropped or padded, and its lanes
+    Show(ShowArgs),
+}
+
+/// Arguments of `plan show`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ShowArgs {
+    /// Show all lanes, not only the first 20
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    dataset: DatasetArgs,
+    #[command(flatten)]
+    order: OrderArgs,
+}
+
+/// An epoch.
+#[derive(Debug, Serialize)]
+struct PlanReport {
+    order: OrderReport,
+    epoch: u64,
+    batch_size: u64,
+    world_size: u64,
+    /// Samples of one step of all ranks.
+    global_batch: u64,
+    samples: u64,
+    /// Steps of the whole epoch.
+    steps: u64,
+    /// Steps of the epoch that were taken before, by the token.
+    steps_taken: u64,
+    /// Steps of the rank that has fewest, and of the one that has most: `uneven` lets them differ.
+    rank_steps_min: u64,
+    rank_steps_max: u64,
+    /// Samples that no step delivers.
+    dropped: u64,
+    /// Slots that are filled with samples marked not valid.
+    padded: u64,
+    /// Stretches of the epoch with one number of lanes and one global batch.
+    segments: Vec<SegmentReport>,
+    /// The pieces that the epoch was cut into at its start.
+    lanes: Vec<LaneReport>,
+    #[serde(skip)]
+    lanes_listed: usize,
+}
+
+/// What fixes the order.
+#[derive(Debug, Serialize)]
+struct OrderReport {
+    version: u32,
+    content_digest: Digest,
+    seed: u64,
+    shuffle: bool,
+    /// `null` without shuffle, as are the next two: they decide nothing then.
+    shuffle_window: Option<u64>,
+    interleave: Option<u64>,
+    block_length: Option<u64>,
+    lanes: u64,
+    tail: Tail,
+    limit: Option<u64>,
+}
+
+/// A segment.
+#[derive(Debug, Serialize)]
+struct SegmentReport {
+    lanes: u64,
+    global_batch: u64,
+    /// Step of the epoch that it begins with.
+    first_step: u64,
+    steps: u64,
+}
+
+/// A lane.
+#[derive(Debug, Serialize)]
+struct LaneReport {
+    lane: u64,
+    samples: u64,
+    /// Parts of shards, each of one shard.
+    splits: u64,
+    /// Shards of its first splits, at most 3.
+    first_shards: Vec<String>,
+}
+
+impl PlanCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let Self::Show(args) = self;
+        let mut report = PlanReport::new(&args.order.order(&args.dataset, 0)?);
+        if args.all {
+            report.lanes_listed = usize::MAX;
+        }
+        Ok(format.print(&report)?)
+    }
+}
+
+impl PlanReport {
+    fn new(order: &Order) -> Self {
+        let Order { dataset, cursor, plan, limit } = order;
+        let (start, tail) = (cursor.start(), cursor.identity().tail);
+        let segments = segments(order);
+        let (rank_steps_min, rank_steps_max) = rank_steps(plan, tail);
+        let dropped = plan.dropped();
+        let slots: u64 = segments.iter().map(|s| s.steps * s.global_batch).sum();
+        let padded = match tail {
+            Tail::Pad => slots.saturating_sub(plan.line().samples() - dropped),
+            Tail::Drop | Tail::Uneven => 0,
+        };
+        Self {
+            order: OrderReport::new(order, *limit),
+            epoch: plan.epoch(),
+            batch_size: start.batch_size,
+            world_size: start.world_size,
+            global_batch: start.batch_size * start.world_size,
+            samples: plan.line().samples(),
+            steps: plan.steps(),
+            steps_taken: cursor.step(),
+            rank_steps_min,
+            rank_steps_max,
+            dropped,
+            padded,
+            segments,
+            lanes: lanes(plan, dataset.manifest()),
+            lanes_listed: ROWS_LISTED,
+        }
+    }
+}
+
+impl OrderReport {
+    fn new(order: &Order, limit: Option<u64>) -> Self {
+        let identity = order.cursor.identity();
+        let shuffle = &identity.shuffle;
+        let shuffled = |value| shuffle.enabled.then_some(value);
+        Self {
+            version: ORDER_VERSION,
+            content_digest: shuffle.content,
+            seed: shuffle.seed,
+            shuffle: shuffle.enabled,
+            shuffle_window: shuffled(shuffle.window),
+            interleave: shuffled(shuffle.interleave),
+            block_length: shuffled(shuffle.block_length),
+            lanes: order.plan.lanes(),
+            tail: identity.tail,
+            limit,
+        }
+    }
+}
+
+fn segments(order: &Order) -> Vec<SegmentReport> {
+    let segments = order.cursor.segments();
+    let mut first_step = 0;
+    let mut reports = Vec::with_capacity(segments.len());
+    for (index, segment) in segments.iter().enumerate() {
+        let is_open = index + 1 == segments.len();
+        let steps = if is_open { order.plan.steps() - first_step } else { segment.steps.most() };
+        reports.push(SegmentReport {
+            lanes: segment.lanes,
+            global_batch: segment.global_batch,
+            first_step,
+            steps,
+        });
+        first_step += steps;
+    }
+    reports
+}
+
+/// Steps of the rank that has fewest, and of the one that has most.
+fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
+    if tail != Tail::Uneven {
+        return (plan.steps(), plan.steps());
+    }
+    let steps = |rank| plan.rank_steps(rank);
+    (0..plan.world_size())
+        .map(steps)
+        .fold((u64::MAX, 0), |(least, most), steps| (least.min(steps), most.max(steps)))
+}
+
+fn lanes(plan: &EpochPlan, manifest: &Manifest) -> Vec<LaneReport> {
+    let mut first = 0;
+    let report = |lane| {
+        let samples = plan.lane(lane).samples();
+        let range = first..first + samples;
+        first = range.end;
+        let mut first_shards = Vec::new();
+        let mut splits = 0;
+        for sample in splits_of(plan.line(), manifest, range) {
+            splits += 1;
+            if first_shards.len() < FIRST_SHARDS {
+                first_shards.push(manifest.shards()[sample.shard as usize].path.clone());
+            }
+        }
+        LaneReport { lane, samples, splits, first_shards }
+    };
+    (0..plan.lanes()).map(report).collect()
+}
+
+/// The first sample of each split of a piece of the line.
+fn splits_of<'a>(
+    line: &'a Line,
+    manifest: &'a Manifest,
+    range: std::ops::Range<u64>,
+) -> impl Iterator<Item = Sample> + 'a {
+    let mut position = range.start;
+    std::iter::from_fn(move || {
+        if position >= range.end {
+            return None;
+        }
+        let sample = line.sample(position);
+        position += manifest.shards()[sample.shard as usize].records - sample.ordinal;
+        Some(sample)
+    })
+}
+
+impl Report for PlanReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.order.write_table(out)?;
+        writeln!(out)?;
+        self.write_epoch(out)?;
+        if self.segments.len() > 1 {
+            self.write_segments(out)?;
+        }
+        let mut grid = Grid::new(&[">LANE", ">SAMPLES", ">SPLITS", "FIRST SHARDS"]);
+        for lane in self.lanes.iter().take(self.lanes_listed) {
+            let more = lane.splits > lane.first_shards.len() as u64;
+            let shards = lane.first_shards.join(", ");
+            grid.row([
+                lane.lane.to_string(),
+                lane.samples.to_string(),
+                lane.splits.to_string(),
+                if more { shards + ", …" } else { shards },
+            ]);
+        }
+        write!(out, "\n{grid}")?;
+        let rest = self.lanes.len().saturating_sub(self.lanes_listed);
+        output::write_rest(out, rest, "lanes")
+    }
+}
+
+impl OrderReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let optional = |value: Option<u64>| value.map_or_else(|| "-".into(), output::count);
+        output::write_facts(
+            out,
+            &[
+                ("order version", self.version.to_string()),
+                ("content digest", self.content_digest.to_string()),
+                ("seed", self.seed.to_string()),
+                ("shuffle", if self.shuffle { "yes" } else { "no" }.into()),
+                ("shuffle window", optional(self.shuffle_window)),
+                ("interleave", optional(self.interleave)),
+                ("block length", optional(self.block_length)),
+                ("lanes", output::count(self.lanes)),
+                ("tail", self.tail.to_string()),
+                ("limit", optional(self.limit)),
+            ],
+        )
+    }
+}
+
+impl PlanReport {
+    fn write_epoch(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut steps = output::count(self.steps);
+        if self.rank_steps_min < self.steps {
+            steps += &format!(" (some ranks {})", output::count(self.rank_steps_min));
+        }
+        let batch = format!(
+            "{} = {} x {} ranks",
+            output::count(self.global_batch),
+            output::count(self.batch_size),
+            output::count(self.world_size)
+        );
+        let mut facts = vec![
+            ("epoch", self.epoch.to_string()),
+            ("global batch", batch),
+            ("samples", output::count(self.samples)),
+            ("steps", steps),
+            ("dropped", output::count(self.dropped)),
+            ("padded", output::count(self.padded)),
+        ];
+        if self.steps_taken > 0 {
+            facts.push(("steps taken", output::count(self.steps_taken)));
+        }
+        output::write_facts(out, &facts)
+    }
+
+    fn write_segments(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = [">SEGMENT", ">LANES", ">GLOBAL BATCH", ">FIRST STEP", ">STEPS"];
+        let mut grid = Grid::new(&columns);
+        for (index, segment) in self.segments.iter().enumerate() {
+            grid.row([
+                index.to_string(),
+                segment.lanes.to_string(),
+                segment.global_batch.to_string(),
+                segment.first_step.to_string(),
+                segment.steps.to_string(),
+            ]);
+        }
+        write!(out, "\n{grid}")
+    }
+}

@@ -1,0 +1,38 @@
+//! Progress on stderr, when that is a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use shardfeed_agent::{ScanProgress, ScanStage};
+
+/// A bar over `total` bytes; hidden when stderr is no terminal.
+pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.with_message(doing)
+}
+
+/// Shows how far indexing is, and never gives up.
+pub(crate) fn of_scan() -> impl FnMut(ScanProgress) -> bool {
+    let mut bar: Option<ProgressBar> = None;
+    move |progress| {
+        match progress.stage {
+            ScanStage::Done => {
+                if let Some(bar) = bar.take() {
+                    bar.finish_and_clear();
+                }
+            }
+            ScanStage::Waiting => {
+                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
+                bar.set_message("waiting for another process that indexes");
+            }
+            ScanStage::Scanning => {
+                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
+                bar.set_message("indexing");
+                bar.set_length(progress.bytes_total);
+                bar.set_position(progress.bytes);
+            }
+        }
+        true
+    }
+}

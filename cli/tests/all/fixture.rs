@@ -1,0 +1,149 @@
+//! A folder of its own for each test, and the binary in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use shardfeed_embedded::LoaderOptions;
+use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};
+use tempfile::TempDir;
+
+/// A folder, in which the binary runs.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+/// What a run of the binary left.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A place with shards `s-0.tfrecord`, ... of `counts` records.
+    pub(crate) fn with_shards(counts: &[usize]) -> Self {
+        let place = Self::new();
+        for (shard, &count) in counts.iter().enumerate() {
+            let records: Vec<_> = (0..count).map(|i| format!("record {i} of {shard}")).collect();
+            place.shard(&format!("s-{shard}.tfrecord"), Compression::None, &records);
+        }
+        place
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, data: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, data).unwrap();
+    }
+
+    pub(crate) fn shard(&self, name: &str, compression: Compression, records: &[impl AsRef<[u8]>]) {
+        let mut writer = create(self.path(name), compression).unwrap();
+        for record in records {
+            writer.write(record.as_ref()).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// Inverts the byte at `at` of a file.
+    pub(crate) fn damage(&self, name: &str, at: usize) {
+        let mut bytes = fs::read(self.path(name)).unwrap();
+        bytes[at] ^= 0xff;
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// Cuts a file off.
+    pub(crate) fn truncate(&self, name: &str, len: usize) {
+        let bytes = fs::read(self.path(name)).unwrap();
+        fs::write(self.path(name), &bytes[..len]).unwrap();
+    }
+
+    /// Names in a folder, sorted; hidden ones too.
+    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Options of a loader of the files here, as the binary's defaults are.
+    pub(crate) fn loader(&self, pattern: &str) -> LoaderOptions {
+        LoaderOptions {
+            files: vec![self.path(pattern).to_str().unwrap().to_owned()],
+            cache: shardfeed_embedded::CacheChoice::Off,
+            ..LoaderOptions::default()
+        }
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardfeed"));
+        command
+            .args(args)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .env("SHARDFEED_CACHE_DIR", self.path("cache"))
+            .env_remove("SHARDFEED_LOG")
+            .env_remove("COLUMNS");
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let output = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran {
+            code: output.status.code().expect("ended by itself"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// Runs what must succeed without a word on stderr; returns stdout.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+        ran.stdout
+    }
+
+    /// Runs what must succeed, with JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[args, &["-o", "json"]].concat())).unwrap()
+    }
+
+    /// Runs what must fail without a word on stdout; returns the exit code and stderr, with `$DIR`
+    /// for this folder.
+    pub(crate) fn fails(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.stdout, "", "{args:?}");
+        format!("exit {}\n{}", ran.code, self.portable(&ran.stderr))
+    }
+
+    /// The text with `$DIR` for this folder.
+    pub(crate) fn portable(&self, text: &str) -> String {
+        text.replace(self.folder.path().to_str().unwrap(), "$DIR")
+    }
+}
+
+/// All records of a file.
+pub(crate) fn records(path: &Path) -> Vec<Vec<u8>> {
+    let mut reader = open_records(path, CompressionChoice::Auto).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push(record.data.to_vec());
+    }
+    records
+}
+
+/// The strings of a JSON array's field.
+pub(crate) fn strings<'a>(array: &'a Value, field: &str) -> Vec<&'a str> {
+    array.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+}

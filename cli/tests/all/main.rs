@@ -1,0 +1,18 @@
+//! The binary as users run it: real processes on real files.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // Fixtures are tests too; clippy sees only functions marked so.
+
+mod fixture;
+
+mod inspect;
+mod verify;
+mod write_csv;
+mod write_folder;
+
+mod batch;
+mod plan;
+mod token;
+
+mod errors;
+mod help;
+mod streams;

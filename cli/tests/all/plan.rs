@@ -1,0 +1,132 @@
+//! `plan show`.
+
+use expect_test::expect;
+use serde_json::json;
+use shardfeed_embedded::{Loader, LoaderOptions};
+use shardfeed_plan::Tail;
+
+use crate::fixture::Place;
+
+const COUNTS: [usize; 6] = [5, 0, 17, 40, 1, 20];
+
+#[test]
+fn agrees_with_the_loader() {
+    let place = Place::with_shards(&COUNTS);
+    for (tail, name) in [(Tail::Drop, "drop"), (Tail::Pad, "pad"), (Tail::Uneven, "uneven")] {
+        let options = LoaderOptions {
+            tail,
+            world_size: 4,
+            batch_size: 3,
+            seed: 5,
+            limit: Some(70),
+            ..place.loader("*.tfrecord")
+        };
+        let loader = Loader::open(options, &mut |_| true).unwrap();
+        let plan = loader.plan_of(2).unwrap();
+        let args = ["--tail", name, "--world-size", "4", "--batch-size", "3", "--seed", "5"];
+        let more = ["--limit", "70", "--epoch", "2"];
+        let show = ["plan", "show", "*.tfrecord"];
+        let found = place.json(&[&show[..], &args, &more].concat());
+        assert_eq!(found["samples"], 83);
+        assert_eq!(found["steps"], plan.steps());
+        assert_eq!(found["dropped"], plan.dropped());
+        let ranks: Vec<_> = (0..4).map(|rank| plan.rank_steps(rank)).collect();
+        assert_eq!(found["rank_steps_min"], *ranks.iter().min().unwrap());
+        assert_eq!(found["rank_steps_max"], *ranks.iter().max().unwrap());
+        let padded: usize = (0..plan.steps() * u64::from(tail == Tail::Pad))
+            .flat_map(|step| (0..4).map(move |rank| (step, rank)))
+            .map(|(step, rank)| plan.batch(step, rank).unwrap())
+            .map(|batch| batch.iter().filter(|planned| !planned.valid).count())
+            .sum();
+        assert_eq!(found["padded"], padded);
+        let lanes = found["lanes"].as_array().unwrap();
+        for (lane, report) in lanes.iter().enumerate() {
+            let lane = plan.lane(lane as u64);
+            assert_eq!(report["samples"], lane.samples());
+            let mut shards: Vec<_> = lane.inputs_from(0).map(|sample| sample.shard).collect();
+            shards.sort_unstable();
+            shards.dedup();
+            assert_eq!(report["splits"], shards.len());
+            let first = format!("s-{}.tfrecord", lane.input(0).shard);
+            assert_eq!(report["first_shards"][0], first);
+        }
+    }
+}
+
+#[test]
+fn defaults_are_the_loaders() {
+    let place = Place::with_shards(&COUNTS);
+    let found = place.json(&["plan", "show", "*.tfrecord"]);
+    let defaults = LoaderOptions::default();
+    let order = &found["order"];
+    assert_eq!(order["seed"], defaults.seed);
+    assert_eq!(order["shuffle"], defaults.shuffle);
+    assert_eq!(order["shuffle_window"], defaults.shuffle_window);
+    assert_eq!(order["interleave"], defaults.interleave);
+    assert_eq!(order["block_length"], defaults.block_length);
+    assert_eq!(order["lanes"], defaults.world_size);
+    assert_eq!(order["tail"], json!(defaults.tail));
+    assert_eq!(order["limit"], json!(defaults.limit));
+    assert_eq!(found["batch_size"], defaults.batch_size);
+    assert_eq!(found["world_size"], defaults.world_size);
+    let inspected = place.json(&["dataset", "inspect", "*.tfrecord"]);
+    assert_eq!(order["content_digest"], inspected["content_digest"]);
+}
+
+#[test]
+fn the_table_says_it_for_people() {
+    let place = Place::with_shards(&COUNTS);
+    let args = ["--no-shuffle", "--lanes", "3", "--batch-size", "6", "--tail", "uneven"];
+    let table =
+        place.ok(&[&["plan", "show", "*.tfrecord", "--world-size", "2"][..], &args].concat());
+    expect![[r#"
+        order version   0
+        content digest  7064aef644e1d9ff4a5997ae71f566a66ef06984f9cf8b5fd687bab1678eeaaf
+        seed            0
+        shuffle         no
+        shuffle window  -
+        interleave      -
+        block length    -
+        lanes           3
+        tail            uneven
+        limit           -
+
+        epoch         0
+        global batch  12 = 6 x 2 ranks
+        samples       83
+        steps         7
+        dropped       0
+        padded        0
+
+        LANE  SAMPLES  SPLITS  FIRST SHARDS
+           0       28       3  s-0.tfrecord, s-2.tfrecord, s-3.tfrecord
+           1       28       1  s-3.tfrecord
+           2       27       3  s-3.tfrecord, s-4.tfrecord, s-5.tfrecord
+    "#]]
+    .assert_eq(&table);
+}
+
+#[test]
+fn without_shuffle_lanes_are_the_files_in_order() {
+    let place = Place::with_shards(&COUNTS);
+    let args = ["plan", "show", "*.tfrecord", "--no-shuffle", "--lanes", "2", "--batch-size", "2"];
+    let found = place.json(&args);
+    assert_eq!(found["order"]["shuffle_window"], json!(null));
+    let lanes = &found["lanes"];
+    assert_eq!(lanes[0]["samples"], 42);
+    assert_eq!((&lanes[0]["splits"], &lanes[1]["splits"]), (&json!(3), &json!(3)));
+    let first = json!(["s-0.tfrecord", "s-2.tfrecord", "s-3.tfrecord"]);
+    assert_eq!(lanes[0]["first_shards"], first);
+    let second = json!(["s-3.tfrecord", "s-4.tfrecord", "s-5.tfrecord"]);
+    assert_eq!(lanes[1]["first_shards"], second);
+}
+
+#[test]
+fn many_lanes_are_cut_unless_asked() {
+    let place = Place::with_shards(&[500]);
+    let args = ["plan", "show", "*.tfrecord", "--world-size", "50"];
+    assert!(place.ok(&args).contains("… and 30 more lanes (--all shows them)"));
+    assert!(!place.ok(&[&args[..], &["--all"]].concat()).contains("more lanes"));
+    let lanes = place.json(&args)["lanes"].clone();
+    assert_eq!(lanes.as_array().unwrap().len(), 50);
+}

@@ -1,0 +1,57 @@
+//! What goes where: data to stdout, the rest to stderr, and nothing to whoever went away.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use crate::fixture::Place;
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let place = Place::with_shards(&[30_000]);
+    let args = ["batch", "show", "s-0.tfrecord", "--batch-size", "30000", "--step", "0"];
+    for format in ["table", "json"] {
+        let mut command = place.command(&[&args[..], &["-o", format]].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""), "{format}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let place = Place::with_shards(&[3]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = place
+        .command(&["dataset", "inspect", "s-0.tfrecord"])
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("error: cannot write to standard output: "), "{stderr}");
+}
+
+#[test]
+fn logs_go_to_stderr_and_have_no_color_there() {
+    let place = Place::with_shards(&[3]);
+    place.ok(&["dataset", "inspect", "s-0.tfrecord"]);
+    // A damaged cache is scanned anew, with a warning.
+    let folder = place.path("cache/index");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        std::fs::write(entry.unwrap().path(), "damaged").unwrap();
+    }
+    let ran = place.run(&["dataset", "inspect", "s-0.tfrecord", "-o", "json"]);
+    assert_eq!(ran.code, 0);
+    assert!(ran.stderr.contains("WARN") && !ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
+    serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+}
+
+#[test]
+fn versions_are_told() {
+    let version = Place::new().ok(&["--version"]);
+    assert_eq!(version, format!("shardfeed {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,196 @@
+//! `--token`: from where a loader stands.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use serde_json::Value;
+use shardfeed_embedded::{Loader, LoaderOptions, Next};
+use shardfeed_plan::{Tail, Token};
+
+use crate::fixture::Place;
+
+const COUNTS: [usize; 4] = [25, 0, 17, 29];
+const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
+
+fn next(loader: &mut Loader) -> Option<Vec<(u32, u64, bool)>> {
+    loop {
+        match loader.next(Duration::from_secs(10)).unwrap() {
+            Next::Batch(delivered) => {
+                let row = |p: &shardfeed_plan::Planned| (p.sample.shard, p.sample.ordinal, p.valid);
+                return Some(delivered.samples.iter().map(row).collect());
+            }
+            Next::EpochEnd => return None,
+            Next::Pending => {}
+        }
+    }
+}
+
+fn rows(batch: &Value) -> Vec<(u32, u64, bool)> {
+    let rows = batch["samples"].as_array().unwrap().iter();
+    rows.map(|sample| {
+        let shard = sample["shard"].as_str().unwrap();
+        let shard = shard.trim_start_matches("s-").trim_end_matches(".tfrecord");
+        let (ordinal, valid) = (sample["ordinal"].as_u64().unwrap(), sample["valid"] == true);
+        (shard.parse().unwrap(), ordinal, valid)
+    })
+    .collect()
+}
+
+fn start(place: &Place, world_size: u64, batch_size: u64, tail: Tail) -> Loader {
+    let options = LoaderOptions { world_size, batch_size, tail, ..place.loader("*.tfrecord") };
+    Loader::open(options, &mut |_| true).unwrap()
+}
+
+/// A token in epoch 1, after `steps` steps, and its loader.
+fn stopped(place: &Place, steps: u64, tail: Tail) -> (Token, Loader) {
+    let mut loader = start(place, 2, 3, tail);
+    loader.set_epoch(1).unwrap();
+    for _ in 0..steps {
+        next(&mut loader).unwrap();
+    }
+    let token = loader.cursor().token();
+    place.file("token.json", token.to_json());
+    (token, loader)
+}
+
+#[test]
+fn a_token_says_epoch_and_batch() {
+    let place = Place::with_shards(&COUNTS);
+    let (_, mut loader) = stopped(&place, 4, Tail::Drop);
+    let batch = place.json(
+        &[&SHOW[..], &["--token", "token.json", "--world-size", "2", "--step", "4"]].concat(),
+    );
+    assert_eq!((&batch["epoch"], &batch["step"]), (&1.into(), &4.into()));
+    assert_eq!(rows(&batch), next(&mut loader).unwrap());
+    // Without a world size, the global batch.
+    let whole = place.json(&[&SHOW[..], &["--token", "token.json", "--step", "4"]].concat());
+    assert_eq!(rows(&whole).len(), 6);
+    assert_eq!(rows(&whole)[..3], rows(&batch));
+}
+
+#[test]
+fn another_world_goes_on_where_the_token_stands() {
+    let place = Place::with_shards(&COUNTS);
+    let (token, _) = stopped(&place, 4, Tail::Pad);
+    let mut loader = start(&place, 1, 10, Tail::Pad);
+    loader.load(&[token], false).unwrap();
+    let options = ["--token", "token.json", "--batch-size", "10", "--tail", "pad"];
+    let plan = place.json(&[&["plan", "show", "*.tfrecord"], &options[..]].concat());
+    assert_eq!(plan["steps"], loader.steps());
+    assert_eq!(plan["steps_taken"], 4);
+    let segments = plan["segments"].as_array().unwrap();
+    let numbers = |index: usize| {
+        let segment = &segments[index];
+        ["lanes", "global_batch", "first_step", "steps"].map(|name| segment[name].as_u64().unwrap())
+    };
+    assert_eq!((numbers(0), numbers(1)), ([2, 6, 0, 4], [2, 10, 4, 5]));
+    assert_eq!(plan["padded"], 3);
+    let mut step = 4;
+    while loader.cursor().epoch() == 1 {
+        let expected = next(&mut loader).unwrap();
+        let at = ["--step", &step.to_string()];
+        let batch = place.json(&[&SHOW, &options[..], &at].concat());
+        assert_eq!(rows(&batch), expected, "step {step}");
+        for (row, (shard, ordinal, valid)) in expected.into_iter().enumerate() {
+            let name = format!("s-{shard}.tfrecord:{ordinal}");
+            let found = place.json(&[&SHOW, &options[..], &["--find", &name]].concat());
+            if valid {
+                assert_eq!((&found["step"], &found["row"]), (&step.into(), &row.into()));
+            }
+        }
+        step += 1;
+    }
+    assert_eq!(step, 9);
+}
+
+#[test]
+fn the_token_of_one_uneven_rank_shows_all_ranks() {
+    let place = Place::with_shards(&COUNTS);
+    let (_, mut loader) = stopped(&place, 2, Tail::Uneven);
+    let options = ["--token", "token.json", "--tail", "uneven", "--step", "2", "--rank"];
+    let batch = |rank| rows(&place.json(&[&SHOW, &options[..], &[rank]].concat()));
+    assert_eq!(batch("0"), next(&mut loader).unwrap());
+    assert_eq!(batch("1").len(), 3);
+    let other = [&SHOW[..], &options[..], &["0", "--world-size", "1"]].concat();
+    expect![[r#"
+        exit 2
+        error: a token of a job with tail="uneven" speaks for one rank and its world size only
+        hint: leave out --world-size, --batch-size and --lanes: they are in the token
+    "#]]
+    .assert_eq(&place.fails(&other));
+}
+
+#[test]
+fn features_are_no_part_of_it_but_the_order_is() {
+    let place = Place::with_shards(&COUNTS);
+    let (token, _) = stopped(&place, 4, Tail::Drop);
+    // The same job with a decoder has another digest.
+    let mut other = token;
+    other.job = "0".repeat(64).parse().unwrap();
+    other.checks.replace_range(44..48, "0000");
+    place.file("token.json", other.to_json());
+    let show = [&SHOW[..], &["--token", "token.json", "--step", "4"]].concat();
+    place.ok(&show);
+    let differs = [&show[..], &["--seed", "7", "--no-shuffle"]].concat();
+    expect![[r#"
+        exit 1
+        error: the token belongs to another job: seed, shuffle, window, interleave, block_length differ from these options
+        hint: give the files and the options of the loader that made the token
+    "#]].assert_eq(&place.fails(&differs));
+}
+
+#[test]
+fn files_that_are_no_tokens_are_told() {
+    let place = Place::with_shards(&COUNTS);
+    let (token, _) = stopped(&place, 4, Tail::Drop);
+    let json = token.to_json();
+    let refused = |text: &str| {
+        place.file("token.json", text);
+        place.fails(&[&SHOW[..], &["--token", "token.json", "--step", "0"]].concat())
+    };
+    expect![[r#"
+        exit 1
+        error: cannot read the token token.json
+          cause: this is not a whole shardfeed token: EOF while parsing a string at line 1 column 110
+        hint: pass what state_dict() returned
+    "#]].assert_eq(&refused(&json[..json.len() / 2]));
+    expect![[r#"
+        exit 1
+        error: cannot read the token token.json
+          cause: this is not a whole shardfeed token: it has no field `shardfeed_token`
+        hint: pass what state_dict() returned
+    "#]]
+    .assert_eq(&refused("{\"epoch\": 3}"));
+    expect![[r#"
+        exit 1
+        error: cannot read the token token.json
+          cause: the token has format 2, this shardfeed knows up to 1
+        hint: upgrade shardfeed to the version that wrote it
+    "#]]
+    .assert_eq(&refused(&json.replace("n\":1,", "n\":2,")));
+    expect![[r#"
+        exit 1
+        error: token.json: 2097152 bytes are no token
+        hint: give a file with what state_dict() returned, as JSON, and nothing else
+    "#]]
+    .assert_eq(&refused(&" ".repeat(2 << 20)));
+    expect![[r#"
+        exit 1
+        error: the position is beyond the epoch: 400 steps were taken with lanes=2 and a global batch of 6, but only 11 exist
+        hint: it belongs to another dataset or job
+    "#]].assert_eq(&refused(&json.replace("[[2,6,4]]", "[[2,6,400]]")));
+    for end in 0..json.len() {
+        if end % 40 == 0 {
+            let text = refused(&json[..end]);
+            assert!(text.starts_with("exit 1\nerror: cannot read the token token.json"), "{text}");
+        }
+    }
+    let missing = [&SHOW[..], &["--token", "nowhere", "--step", "0"]].concat();
+    expect![[r#"
+        exit 1
+        error: cannot read the token nowhere
+          cause: No such file or directory (os error 2)
+        hint: check the path
+    "#]]
+    .assert_eq(&place.fails(&missing));
+}
