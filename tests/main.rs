@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod order_agreement;
+mod order_memory;
 mod tidy;

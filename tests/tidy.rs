@@ -29,7 +29,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardfeed-agent",
         ],
     ),
-    ("shardfeed", &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-embedded"]),
+    (
+        "shardfeed",
+        &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-agent", "shardfeed-embedded"],
+    ),
     (
         "shardfeed-python",
         &[

@@ -163,24 +163,37 @@ impl EpochPlan {
         entries.end.div_ceil(segment.per_lane()) - entries.start / segment.per_lane()
     }
 
+    /// Samples of a step of one rank, padding included: those of a full step.
+    pub fn rows(&self) -> u64 {
+        self.layers[self.layers.len() - 1].segment.global_batch / self.world_size
+    }
+
     /// Samples of the epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
-        let last = self.layers.len() - 1;
-        let delivered: u64 = (0..=last)
-            .map(|index| {
-                let segment = &self.layers[index].segment;
-                let entries = 0..segment.global_batch;
-                let most = |entry| match &segment.steps {
-                    _ if index == last => self.steps_in(index),
-                    Steps::All(steps) => *steps,
-                    Steps::PerRank(steps) => {
-                        steps[(entry * steps.len() as u64 / segment.global_batch) as usize]
-                    }
-                };
-                entries.map(|entry| self.entry_steps(index, entry).min(most(entry))).sum::<u64>()
-            })
-            .sum();
+        let delivered: u64 = (0..self.layers.len()).map(|index| self.delivered(index)).sum();
         self.line.samples() - delivered
+    }
+
+    /// Samples that the steps of a segment deliver.
+    fn delivered(&self, index: usize) -> u64 {
+        let Layer { segment, lengths, .. } = &self.layers[index];
+        let batch = segment.global_batch;
+        let steps = match &segment.steps {
+            _ if index + 1 == self.layers.len() => Steps::All(self.steps_in(index)),
+            steps => steps.clone(),
+        };
+        let entries = 0..batch;
+        let most = |entry: u64| match &steps {
+            Steps::All(steps) => *steps,
+            Steps::PerRank(steps) => steps[(entry * steps.len() as u64 / batch) as usize],
+        };
+        match &steps {
+            Steps::All(steps) if steps.saturating_mul(batch) <= self.slots_left(index) => {
+                let taken = steps.saturating_mul(segment.per_lane());
+                lengths.iter().map(|length| taken.min(*length)).sum()
+            }
+            _ => entries.map(|entry| self.entry_steps(index, entry).min(most(entry))).sum(),
+        }
     }
 
     /// The slots of `rank` at `step` of the epoch, in order; with `uneven` only those that exist.

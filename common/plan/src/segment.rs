@@ -11,7 +11,7 @@ pub const SEGMENTS_MAX: usize = 16;
 pub const LANES_MAX: u64 = 1 << 20;
 
 /// Samples of one step of all ranks at most, for the same reason.
-pub const GLOBAL_BATCH_MAX: u64 = 1 << 32;
+pub const GLOBAL_BATCH_MAX: u64 = 1 << 28;
 
 /// A stretch of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -373,7 +373,7 @@ impl Planner {
     /// How to read this epoch's lanes, and how many batches ahead, within the budget.
     fn reading(&self, plan: &EpochPlan) -> Result<Reading, LoadError> {
         let PrefetchOptions { dataset, schema, rank, budget_bytes, prefetch, .. } = &self.options;
-        let rows = plan.slots(plan.first_step(), *rank).map_or(1, |slots| slots.len() as u64);
+        let rows = plan.rows();
         let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that go into it.
         let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
