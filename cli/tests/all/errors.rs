@@ -182,7 +182,7 @@ fn numbers_that_make_no_plan() {
         &["--batch-size", "100000000000"],
         &expect![[r#"
         exit 2
-        error: `batch_size x world_size` is 100000000000, but may be at most 4294967296
+        error: `batch_size x world_size` is 100000000000, but may be at most 268435456
     "#]],
     );
     check(
