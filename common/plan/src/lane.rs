@@ -47,6 +47,8 @@ pub struct LaneBlock {
     pub needs: Range<u64>,
     /// Input of each output, `[outputs.end - outputs.start]`.
     pub sources: Vec<u64>,
+    /// Nothing is shuffled: each output needs its own input only.
+    pub is_plain: bool,
 }
 
 impl Lane {
@@ -201,6 +203,7 @@ impl Iterator for Blocks {
         }
         let sources = window.sources(self.next, &mut self.passes);
         self.next += 1;
-        Some(sources.map(|sources| LaneBlock { outputs, needs, sources }))
+        let is_plain = window.is_plain();
+        Some(sources.map(|sources| LaneBlock { outputs, needs, sources, is_plain }))
     }
 }

@@ -40,6 +40,11 @@ impl Window {
         Self { samples, size: size.min(samples.max(1)), mode }
     }
 
+    /// Whether outputs are inputs.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Plain)
+    }
+
     /// Number of the block of outputs that `output` is in.
     pub(crate) fn block_of(&self, output: u64) -> u64 {
         match self.mode {

@@ -95,7 +95,7 @@ impl RankReader {
                 }
             }
         }
-        // Positions only grow, so a lane that gave nothing will not come again.
+        // A lane that gave nothing is not needed now; if it comes again it is read anew.
         self.feeds.retain(|_, feed| feed.used_at == step);
         Ok(rows)
     }
@@ -109,7 +109,10 @@ impl RankReader {
         items: &mut Vec<Item>,
     ) -> Result<(), LoadError> {
         let key = (run[0].lane, at.lane);
-        if !self.feeds.contains_key(&key) {
+        // After ranks stopped at different steps a lane goes on with one rank's rest after another's,
+        // so it may go back on the line's lane; then it is read anew from there.
+        let fits = |feed: &Feed| feed.lane.next_output() <= at.output;
+        if !self.feeds.get(&key).is_some_and(fits) {
             let feed = self.feed(at.lane, at.output)?;
             self.feeds.insert(key, feed);
         }
@@ -126,7 +129,10 @@ impl RankReader {
             Reading::Locate => Source::Places(Places::new(Arc::clone(&self.tools.files))),
             Reading::Hold { .. } => {
                 let start = lane.blocks_from(output).next().transpose()?;
-                let mut ahead = lane.inputs_from(start.map_or(0, |block| block.needs.start));
+                let mut ahead =
+                    lane.inputs_from(start.map_or(0, |block| {
+                        if block.is_plain { output } else { block.needs.start }
+                    }));
                 let mut streams = Streams::new(self.tools.clone());
                 ahead.by_ref().take(LOOK_AHEAD).for_each(|sample| streams.prime(sample));
                 Source::Streams { streams, ahead }

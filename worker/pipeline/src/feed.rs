@@ -15,7 +15,7 @@ pub struct LaneFeed<T, E> {
     /// Input of the first item in `held`.
     base: u64,
     held: VecDeque<Option<T>>,
-    /// The first output that was not taken, to load on at the pace of taking.
+    /// The first output that may be taken; also for loading on at the pace of taking.
     last: u64,
     /// Why loading ahead stopped; told when its turn comes.
     failed: Option<E>,
@@ -29,7 +29,9 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         let mut blocks = lane.blocks_from(output);
         let block = blocks.next().transpose()?;
         let upcoming = blocks.next().transpose()?;
-        let base = block.as_ref().map_or(0, |block| block.needs.start);
+        let base = block
+            .as_ref()
+            .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
         let inputs = lane.inputs_from(base);
         let held = VecDeque::new();
         Ok(Self { inputs, blocks, block, upcoming, base, held, last: output, failed: None })
@@ -47,14 +49,16 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         load: &mut impl FnMut(Sample) -> Result<T, E>,
         out: &mut Vec<T>,
     ) -> Result<(), E> {
+        debug_assert!(outputs.start >= self.last, "outputs are taken in ascending order");
         let mut next = outputs.start;
         while next < outputs.end {
             while self.block.as_ref().is_some_and(|block| next >= block.outputs.end) {
                 self.advance()?;
             }
             let block = self.block.as_ref().expect("the outputs are in the lane");
-            let (passed, needed) = (block.needs.start, block.needs.end);
             let end = block.outputs.end.min(outputs.end);
+            let (passed, needed) =
+                if block.is_plain { (next, end) } else { (block.needs.start, block.needs.end) };
             if self.loaded() < needed
                 && let Some(error) = self.failed.take()
             {
@@ -77,6 +81,11 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
             next = end;
         }
         Ok(())
+    }
+
+    /// The first output that may still be taken.
+    pub fn next_output(&self) -> u64 {
+        self.last
     }
 
     /// Items in hand.
@@ -108,7 +117,9 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
     fn load_ahead(&mut self, taken_to: u64, load: &mut impl FnMut(Sample) -> Result<T, E>) {
         let paced = taken_to.saturating_sub(self.last);
         self.last = taken_to;
-        let end = self.upcoming.as_ref().map_or(0, |block| block.needs.end);
+        // Without a window there is nothing to smooth: the shards are read ahead all the same.
+        let shuffled = self.upcoming.as_ref().filter(|block| !block.is_plain);
+        let end = shuffled.map_or(0, |block| block.needs.end);
         for _ in 0..paced {
             if self.loaded() >= end || self.failed.is_some() {
                 return;
