@@ -230,7 +230,7 @@ impl Loader {
         let identity = self.cursor.identity().clone();
         let start = start(&self.options);
         let cursor = match tokens {
-            [token] if !(token.speaks_for.is_some() && replay_missing) => {
+            [token] if !(is_whole_world(token) || token.speaks_for.is_some() && replay_missing) => {
                 Cursor::resume(identity, start, token)?
             }
             tokens => {
@@ -308,6 +308,11 @@ impl Loader {
         })?;
         Ok(Running { prefetch, lease })
     }
+}
+
+/// Whether one token of an uneven job speaks for all of its ranks.
+fn is_whole_world(token: &Token) -> bool {
+    matches!(token.speaks_for, Some((_, 1)))
 }
 
 fn start(options: &LoaderOptions) -> Start {

@@ -24,5 +24,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::NativeBuffer>()?;
     module.add_class::<records::NativeWriter>()?;
     module.add_class::<records::NativeRecords>()?;
+    module.add_function(wrap_pyfunction!(loader::default_budget_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_example, module)?)
 }

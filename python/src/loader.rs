@@ -23,6 +23,12 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// A column as Python gets to know it: name, kind, dtype, shape.
 type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
 
+/// Bytes that a loader may use if nobody says.
+#[pyfunction]
+pub(crate) fn default_budget_bytes() -> u64 {
+    shardfeed_embedded::default_budget_bytes()
+}
+
 /// One rank's loader. Every call gives the interpreter's lock away before it takes the loader's.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeLoader {
@@ -180,6 +186,10 @@ impl NativeLoader {
 
     /// Stops reading ahead and lets go of everything but batches that are in use.
     fn close(&self, py: Python<'_>) {
+        if self.process != std::process::id() {
+            // After a fork the loader's lock may be held by a thread that is not there.
+            return;
+        }
         let loader = py.detach(|| self.lock().take());
         py.detach(|| drop(loader));
     }
@@ -189,7 +199,9 @@ impl Drop for NativeLoader {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             // After a fork the reading threads are not there to be waited for.
-            std::mem::forget(self.lock().take());
+            if let Ok(mut loader) = self.loader.try_lock() {
+                std::mem::forget(loader.take());
+            }
         }
     }
 }
@@ -204,7 +216,7 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
         Some(Reading::Locate) => "locate",
     };
     dict.set_item("reading", reading)?;
-    if let Some(Reading::Hold { chunk_bytes }) = stats.reading {
+    if let Some(Reading::Hold { chunk_bytes, .. }) = stats.reading {
         dict.set_item("chunk_bytes", chunk_bytes)?;
     }
     dict.set_item("read_bytes", stats.read_bytes)?;

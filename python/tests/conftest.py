@@ -59,7 +59,7 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SHARDFEED_LEDGER"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SHARDFEED_LEDGER"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -122,6 +122,39 @@ def test_a_file_twice(dataset: Dataset) -> None:
         sf.Loader([dataset.pattern, str(dataset.file(3))], batch_size=1)
 
 
+def test_one_file_under_two_names(dataset: Dataset) -> None:
+    (dataset.folder / "train-98.tfrecord").symlink_to(dataset.file(3))
+    with pytest.raises(sf.ConfigError, match="are one file"):
+        loader(dataset)
+    (dataset.folder / "train-98.tfrecord").unlink()
+    other = f"{dataset.folder}/../{dataset.folder.name}/{dataset.file(3).name}"
+    with pytest.raises(sf.ConfigError, match="are one file|listed twice"):
+        sf.Loader([dataset.pattern, other], batch_size=1)
+
+
+def test_what_was_scanned_beside_a_damaged_file_is_kept(dataset: Dataset, tmp_path: Path) -> None:
+    bad = dataset.folder / "train-99.tfrecord"
+    bad.write_bytes(b"x" * 100)
+    with pytest.raises(sf.CorruptRecordError):
+        loader(dataset)
+    assert any(not f.suffix for f in (tmp_path / "cache" / "index").iterdir())
+    bad.unlink()
+    assert loader(dataset).records == 130
+
+
+def test_new_content_under_an_old_stamp_is_indexed_anew(dataset: Dataset) -> None:
+    state = loader(dataset).state_dict()
+    file = dataset.file(2)
+    stat = file.stat()
+    with sf.TFRecordWriter(file) as writer:
+        for ordinal in range(40):
+            writer.write(example(2000 + 39 - ordinal))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert file.stat().st_size == stat.st_size
+    with pytest.raises(sf.TokenError, match="content"):
+        loader(dataset, resume=state)
+
+
 def test_no_records(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path / "data", [0, 0, 0])
     with pytest.raises(sf.ConfigError, match="no records: 3 shards, all empty"):
@@ -177,6 +210,7 @@ def test_records_that_are_no_examples(tmp_path: Path) -> None:
         ({"batch_size": 2**62, "world_size": 4, "rank": 0}, "at most"),
         ({"seed": -1}, "seed"),
         ({"shuffle_window": 0}, "shuffle_window"),
+        ({"block_length": 2**63}, "block_length"),
         ({"tail": "keep"}, '"drop", "pad", "uneven"'),
         ({"limit": 0}, "limit"),
         ({"prefetch": 0}, "prefetch"),
@@ -222,7 +256,10 @@ def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (lambda s: changed(s, segments=[[1, 4, 2**63]]), "beyond the epoch"),
         (lambda s: changed(s, segments=[[2**60, 2**61, 1]]), "at most"),
         (lambda s: changed(s, segments=[[3, 4, 1]]), "does not divide"),
-        (lambda s: changed(s, segments=[[1, 4, [1, 2]]]), "tail"),
+        (lambda s: changed(s, segments=[[1, 4, [1, 2]]]), "list of steps"),
+        (lambda s: changed(s, speaks_for=[0, 2**44]), "do not fit its batch"),
+        (lambda s: changed(s, speaks_for=[3, 2]), "do not fit its batch"),
+        (lambda s: changed(s, epoch=2**63), "beyond every epoch"),
         (lambda s: changed(s, segments=[[1, 4, -1]]), "not a whole"),
         (lambda s: changed(s, job="00"), "64 hex digits"),
         (lambda s: changed(s, job="0" * 64), "another job: job digest"),

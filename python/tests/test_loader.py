@@ -268,6 +268,58 @@ def test_uneven_ranks_resume_at_another_world_size(dataset: Dataset, missing: bo
     assert sorted(before + after) == sorted(dataset.ids)
 
 
+@pytest.mark.parametrize("budget", [None, 100_000])
+def test_uneven_rests_are_delivered_through_small_windows(tmp_path: Path, budget: int | None) -> None:
+    """The rest of a lane is one rank's after another's, so it goes back on the lane."""
+    dataset = make_dataset(tmp_path / "data", [700, 900, 400])
+    options: dict[str, Any] = {
+        "tail": "uneven", "batch_size": 5, "shuffle_window": 50, "lanes": 1, "memory_budget": budget,
+    }  # fmt: skip
+    ranks = [loader(dataset, rank=r, world_size=2, **options) for r in range(2)]
+    seen: list[int] = []
+    for each, steps in zip(ranks, (120, 8), strict=True):
+        for _, batch in zip(range(steps), each, strict=False):
+            seen += ids(batch)
+    states = [each.state_dict() for each in ranks]
+    for rank in range(2):
+        each = loader(dataset, rank=rank, world_size=2, resume=states, **options)
+        seen += [number for batch in each for number in ids(batch)]
+    assert sorted(seen) == sorted(dataset.ids)
+
+
+def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
+    def rank(of: int, steps: int, **options: Any) -> dict[str, Any]:
+        each = loader(dataset, tail="uneven", rank=of, world_size=2, **options)
+        for _, _batch in zip(range(steps), each, strict=False):
+            pass
+        return each.state_dict()
+
+    mixed = [rank(0, 3, batch_size=4), rank(1, 3, batch_size=8)]
+    with pytest.raises(sf.TokenError, match="another batch size"):
+        loader(dataset, tail="uneven", resume=mixed)
+    finished = rank(0, 1000)
+    assert finished["epoch"] == 1
+    each = loader(dataset, tail="uneven")
+    with pytest.raises(sf.TokenError, match="may have left some of the epoch before"):
+        each.load_state_dict([finished], missing="replay")
+
+
+def test_uneven_ranks_that_stopped_together_may_restart_often(dataset: Dataset) -> None:
+    options: dict[str, Any] = {"tail": "uneven", "batch_size": 1, "world_size": 2}
+    states = None
+    seen: list[int] = []
+    for _ in range(20):
+        ranks = [loader(dataset, rank=r, resume=states, **options) for r in range(2)]
+        for each in ranks:
+            seen += ids(next(iter(each)))
+        states = [each.state_dict() for each in ranks]
+    assert len(set(seen)) == len(seen) == 40
+    alone = loader(dataset, tail="uneven", batch_size=4)
+    next(iter(alone))
+    smaller = loader(dataset, tail="uneven", batch_size=3, resume=alone.state_dict())
+    assert smaller.state_dict()["segments"] == [[1, 4, 1], [1, 3, 0]]
+
+
 def test_an_uneven_rank_goes_on_from_its_own_state(dataset: Dataset) -> None:
     options: dict[str, Any] = {"tail": "uneven", "batch_size": 3, "rank": 1, "world_size": 4}
     whole = [ids(batch) for batch in loader(dataset, **options)]
@@ -472,7 +524,7 @@ def test_ranks_come_from_the_launcher(
 
     assert found() == (0, 1)
     for rank, size in (
-        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("HOROVOD_RANK", "HOROVOD_SIZE"),
         ("RANK", "WORLD_SIZE"),

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Dataset, ids, loader
@@ -136,6 +137,49 @@ def test_a_forked_child_is_refused(dataset: Dataset) -> None:
     out, err = child(code).communicate(timeout=60)
     assert "make the loader after forking" in out, err
     assert out.endswith("parent 4\n")
+
+
+def test_a_forked_child_may_make_its_own(dataset: Dataset) -> None:
+    """As the message says: make the loader after forking, whatever the parent did before."""
+    code = (
+        "import os, shardfeed as sf\n"
+        f"l = sf.Loader({dataset.pattern!r}, batch_size=4)\n"
+        "iterator = iter(l); next(iterator)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        f"    own = sf.Loader({dataset.pattern!r}, batch_size=4)\n"
+        "    print('child', sum(b.rows for b in own), flush=True)\n"
+        "    l.close(); own.close()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "print('parent', 4 + sum(b.rows for b in iterator))\n"
+    )
+    process = child(code)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert out == "child 128\nparent 128\n", err
+
+
+def resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+@pytest.mark.parametrize("options", [{"shuffle": False}, {"shuffle_window": 2}])
+def test_the_budget_holds_in_any_order(tmp_path: Path, options: dict[str, Any]) -> None:
+    for shard in range(40):
+        with sf.TFRecordWriter(tmp_path / f"{shard:02}.tfrecord") as writer:
+            for _ in range(8):
+                writer.write(bytes(1 << 20))
+    each = sf.Loader(
+        str(tmp_path / "*.tfrecord"), batch_size=1, memory_budget="32MiB", interleave=1, **options
+    )
+    before = resident_bytes()
+    for _, _batch in zip(range(30), each, strict=False):
+        assert resident_bytes() - before < 96 << 20
+    assert each.stats()["read_bytes"] < 120 << 20
 
 
 def test_waiting_does_not_hold_the_interpreter(dataset: Dataset) -> None:

@@ -5,7 +5,7 @@ use crate::PlanError;
 use crate::digest::Digest;
 use crate::job::{JobIdentity, Tail};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
-use crate::token::{TOKEN_FORMAT, Token, TokenError};
+use crate::token::{EPOCH_MAX, TOKEN_FORMAT, Token, TokenError};
 
 /// What a rank brings to its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +109,14 @@ impl Cursor {
         let mut segments = merged.segments.clone();
         let open = segments.last_mut().expect("a token has segments");
         let wanted = Self::wanted(&start, open)?;
-        if open.steps.most() == 0 {
-            segments.pop();
+        let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
+        // Ranks that stopped together go on in the same segment, as in the other modes.
+        if !(same && matches!(open.steps, Steps::All(_))) {
+            if open.steps.most() == 0 {
+                segments.pop();
+            }
+            segments.push(wanted);
         }
-        segments.push(wanted);
         Self::at(identity, start, &merged, segments)
     }
 
@@ -164,6 +168,7 @@ impl Cursor {
     /// Moves to the beginning of `epoch`, except right after loading a token of it.
     /// Returns whether the position changed; moving back opens a new generation.
     pub fn set_epoch(&mut self, epoch: u64) -> bool {
+        let epoch = epoch.min(EPOCH_MAX);
         let stays = self.epoch == epoch && (self.just_loaded || self.step() == 0);
         self.just_loaded = false;
         if stays {
@@ -275,7 +280,10 @@ fn merge(
         let Some((rank, of)) = token.speaks_for else {
             return uneven("a token of the list speaks for no rank".into());
         };
-        let open = token.segments.last().expect("a token has segments");
+        let open = token.open();
+        if (open.lanes, open.global_batch) != (first.open().lanes, first.open().global_batch) {
+            return uneven(format!("the token of rank {rank} is of another batch size or lanes"));
+        }
         let place = match steps.get_mut(rank as usize) {
             Some(place) if of == world_size => place,
             _ => {
@@ -295,7 +303,8 @@ fn merge(
             most[rank as usize]
         } else {
             return uneven(format!(
-                "rank {rank} is in epoch {}, another rank in epoch {}; take tokens of one moment",
+                "rank {rank} is in epoch {}, another rank in epoch {}; save the tokens of all ranks at \
+                 one moment, best after a barrier at the end of an epoch",
                 token.epoch, first.epoch
             ));
         };
@@ -308,6 +317,13 @@ fn merge(
         return uneven(format!(
             "no token of rank {missing:?} of {world_size}; pass all, or missing=\"replay\" to deliver \
              again what those ranks had since their last start"
+        ));
+    }
+    if !missing.is_empty() && first.epoch > 0 && steps.iter().flatten().all(|&taken| taken == 0) {
+        return uneven(format!(
+            "all tokens stand at the beginning of epoch {}, so rank {missing:?} may have left some of \
+             the epoch before; start that epoch anew, or pass all tokens",
+            first.epoch
         ));
     }
     let mut merged = first.clone();

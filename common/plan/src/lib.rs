@@ -40,7 +40,7 @@ pub use line::{Line, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};
 pub use random::{Draws, philox, stream_key};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
-pub use token::{TOKEN_FORMAT, Token, TokenError};
+pub use token::{EPOCH_MAX, TOKEN_FORMAT, Token, TokenError};
 
 /// Version of the order that `docs/ORDER.md` specifies. It is part of every job and token.
 pub const ORDER_VERSION: u32 = 0;

@@ -17,6 +17,9 @@ pub struct Sample {
     pub ordinal: u64,
 }
 
+/// Beyond any use, and small enough that products of it with counts stay within 64 bits.
+const PARAMETER_MAX: u64 = 1 << 40;
+
 /// What a job says of shuffling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shuffle {
@@ -44,7 +47,12 @@ impl Shuffle {
         ];
         match parameters.iter().find(|(_, value)| *value == 0) {
             Some((name, _)) => Err(PlanError::Zero { name }),
-            None => Ok(()),
+            None => match parameters.iter().find(|(_, value)| *value > PARAMETER_MAX) {
+                Some(&(name, value)) => {
+                    Err(PlanError::TooLarge { name, value, most: PARAMETER_MAX })
+                }
+                None => Ok(()),
+            },
         }
     }
 }

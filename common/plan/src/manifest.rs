@@ -35,7 +35,7 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// One path stands twice in the list.
-    #[error("`{path}` is listed twice; each file of a dataset may be read once an epoch")]
+    #[error("`{path}` is listed twice; a file is read once an epoch, so name it once")]
     ListedTwice {
         /// The path.
         path: String,

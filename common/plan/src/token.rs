@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::PlanError;
 use crate::digest::JobDigest;
 use crate::job::JobIdentity;
-use crate::segment::Segment;
+use crate::segment::{GLOBAL_BATCH_MAX, LANES_MAX, Segment, Steps};
 use crate::{ORDER_VERSION, SEGMENTS_MAX};
+
+/// Epochs are numbered up to this; the ones after it could not be counted on.
+pub const EPOCH_MAX: u64 = 1 << 62;
 
 /// Version of the token's JSON.
 pub const TOKEN_FORMAT: u64 = 1;
@@ -129,6 +132,17 @@ impl Token {
         Err(TokenError::OtherJob { fields: names })
     }
 
+    /// The last segment.
+    pub(crate) fn open(&self) -> &Segment {
+        self.segments.last().expect("a token has segments")
+    }
+
+    fn fits(&self, world_size: u64) -> bool {
+        let batch = self.open().global_batch;
+        let bounded = batch <= GLOBAL_BATCH_MAX && world_size <= LANES_MAX;
+        world_size > 0 && bounded && batch.is_multiple_of(world_size)
+    }
+
     fn check_shape(&self) -> Result<(), TokenError> {
         let reason = if self.order > ORDER_VERSION {
             let (found, known) = (u64::from(self.order), u64::from(ORDER_VERSION));
@@ -143,8 +157,12 @@ impl Token {
             .any(|segment| segment.lanes == 0 || segment.global_batch == 0)
         {
             "a segment has no lanes or no batch"
-        } else if self.speaks_for.is_some_and(|(rank, world_size)| rank >= world_size) {
-            "its rank is not below its world size"
+        } else if self.speaks_for.is_some_and(|(rank, world)| rank >= world || !self.fits(world)) {
+            "the rank and world size that it speaks for do not fit its batch"
+        } else if !matches!(self.open().steps, Steps::All(_)) {
+            "its last segment has a list of steps"
+        } else if self.epoch > EPOCH_MAX {
+            "its epoch is beyond every epoch"
         } else {
             return Ok(());
         };
@@ -156,14 +174,10 @@ impl Token {
 mod tests {
     use super::*;
     use crate::digest::Digest;
-    use crate::segment::Steps;
 
     fn token() -> Token {
-        let segment = Segment {
-            lanes: u32::MAX.into(),
-            global_batch: u32::MAX.into(),
-            steps: Steps::All(1 << 40),
-        };
+        let segment =
+            Segment { lanes: u32::MAX.into(), global_batch: 1 << 28, steps: Steps::All(1 << 40) };
         Token {
             format: TOKEN_FORMAT,
             order: ORDER_VERSION,

@@ -46,7 +46,8 @@ class Loader:
     - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
     - `coordinator`: None: everything in this process. Others come in a later version.
     - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
-      and records in reading; None: a quarter of the memory of the host or container.
+      and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
+      the launcher says how many.
     - `provenance`: whether batches say which records they are made of.
     - `resume`: a state to go on from, as for `load_state_dict`.
     - `compression`: "auto", "none", "gzip" or "zlib".
@@ -99,7 +100,7 @@ class Loader:
             "world_size": found.world_size,
             "job": job,
             "prefetch": _number("prefetch", prefetch, 1),
-            "memory_budget": None if memory_budget is None else _bytes(memory_budget),
+            "memory_budget": _budget(memory_budget),
             "compression": compression or "none",
         }
         #: This rank and the number of ranks.
@@ -249,6 +250,12 @@ def _number(name: str, value: Any, least: int) -> int:
     if number < least or number >= 2**64:
         raise ConfigError(f"{name} must be at least {least} and below 2**64, not {value}")
     return int(number)
+
+
+def _budget(value: int | str | None) -> int:
+    if value is None:
+        return _native.default_budget_bytes() // ranks.on_this_host()
+    return _bytes(value)
 
 
 def _bytes(value: int | str) -> int:

@@ -17,9 +17,14 @@ _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    # Not SLURM_NTASKS: a batch script has it too, although it is one process and no step.
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("PMI", "PMI_RANK", "PMI_SIZE"),
 )
+
+
+#: Variables with the number of ranks on this host; the first one that is set wins.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE")
 
 
 class Ranks(NamedTuple):
@@ -44,6 +49,12 @@ def find(rank: int | None, world_size: int | None) -> Ranks:
             return ranks
     log.info("rank 0 of 1: no launcher's variables are set")
     return Ranks(0, 1, "default")
+
+
+def on_this_host() -> int:
+    """Ranks that share this host's memory, as far as the launcher says; at least 1."""
+    sizes = (_number(name) for name in _LOCAL_SIZES if name in os.environ)
+    return max(1, next(sizes, 1))
 
 
 def _number(name: str) -> int:

@@ -16,7 +16,7 @@ use shardfeed_tfrecord::ShardIndex;
 use crate::error::LoadError;
 
 /// First bytes of a cache file; the number is the version of what follows.
-const MAGIC: &[u8] = b"shardfeed index 1\n";
+const MAGIC: &[u8] = b"shardfeed index 2\n";
 
 /// How often a waiting process looks whether the lock is free.
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -38,9 +38,20 @@ pub enum CacheChoice {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) stamp: ChangeStamp,
+    pub(crate) inode: Inode,
     /// The compression that was asked for, as users write it.
     pub(crate) compression: String,
     pub(crate) index: ShardIndex,
+}
+
+/// What tells a file of this host from another one, and from itself before it was rewritten. Only
+/// the cache looks at it: a file may be moved between hosts while it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Inode {
+    pub(crate) device: u64,
+    pub(crate) number: u64,
+    /// Time of the last change of content or attributes, ns since 1970.
+    pub(crate) changed_ns: i128,
 }
 
 /// Entries by path relative to the folder.
@@ -182,7 +193,8 @@ mod tests {
             &mut |_| (),
         );
         let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5 };
-        let entry = Entry { stamp, compression: "auto".into(), index: index.unwrap() };
+        let inode = Inode { device: 1, number: 2, changed_ns: 3 };
+        let entry = Entry { stamp, inode, compression: "auto".into(), index: index.unwrap() };
         [("a/b".to_owned(), entry)].into()
     }
 

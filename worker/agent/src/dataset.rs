@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
-use shardfeed_tfrecord::{Compression, CompressionChoice, Mark};
+use shardfeed_tfrecord::{Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark};
 
 use crate::cache::CacheChoice;
 use crate::discover::discover;
@@ -89,6 +89,13 @@ impl Dataset {
     pub fn record_bytes_mean(&self) -> u64 {
         let bytes: u64 = self.files.iter().map(|file| file.data_bytes).sum();
         bytes.div_ceil(self.manifest.records().max(1))
+    }
+
+    /// Mean bytes of an uncompressed file, rounded up.
+    pub fn stream_bytes_mean(&self) -> u64 {
+        let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
+        let bytes: u64 = self.files.iter().map(|f| f.data_bytes + framing * f.records).sum();
+        bytes.div_ceil(self.files.len().max(1) as u64)
     }
 
     /// Whether any file is compressed.

@@ -124,6 +124,14 @@ impl ShardBytes {
 
 impl io::Read for ShardBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The size was checked when the file was opened, so its end needs no read to be seen.
+        let size = self.files.dataset().files()[self.shard as usize].stamp.size_bytes;
+        let left = usize::try_from(size.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let end = buffer.len().min(left);
+        if end == 0 {
+            return Ok(0);
+        }
+        let buffer = &mut buffer[..end];
         let read = self.files.read_at(self.shard, buffer, self.offset).map_err(io::Error::other)?;
         self.offset += read as u64;
         Ok(read)

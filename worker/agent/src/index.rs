@@ -1,6 +1,8 @@
 //! Indexing a dataset's files: in parallel, once per host, and never twice for an unchanged file.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +12,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::ChangeStamp;
 use shardfeed_tfrecord::{CompressionChoice, IndexOptions, ShardIndex, index_file};
 
-use crate::cache::{Cache, CacheChoice, Entries, Entry};
+use crate::cache::{Cache, CacheChoice, Entries, Entry, Inode};
 use crate::discover::Found;
 use crate::error::LoadError;
 
@@ -64,10 +66,10 @@ pub(crate) fn index_files(
     let name = compression.to_string();
     let cache = Cache::open(cache, &found.root)?;
     let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
-    let mut stamps = stamps(found)?;
+    let mut states = FileState::all(found)?;
     let mut state =
         ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
-    if !missing(found, &stamps, &known, &name).is_empty() {
+    if !missing(found, &states, &known, &name).is_empty() {
         let _lock = match &cache {
             None => None,
             Some(cache) => {
@@ -77,24 +79,30 @@ pub(crate) fn index_files(
                 Some(lock)
             }
         };
-        stamps = self::stamps(found)?;
-        let scan = missing(found, &stamps, &known, &name);
+        states = FileState::all(found)?;
+        let scan = missing(found, &states, &known, &name);
         state.files_total = scan.len();
-        state.bytes_total = scan.iter().map(|&file| stamps[file].size_bytes).sum();
-        let scanned = scan_all(found, &scan, compression, &mut state, progress)?;
+        state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
+        let (scanned, failed) = scan_all(found, &scan, compression, &mut state, progress);
+        let scanned_any = !scanned.is_empty();
         for (file, index) in scanned {
             let path = found.paths[file].clone();
-            let after = stamp(&found.root.join(&path))?;
-            if after != stamps[file] {
-                let (indexed, found) = (stamps[file].clone(), Some(after));
+            let after = FileState::of(&found.root.join(&path))?;
+            if after.stamp != states[file].stamp {
+                let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
                 return Err(LoadError::Changed { file: path, indexed, found });
             }
-            known.insert(path, Entry { stamp: after, compression: name.clone(), index });
+            let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
+            known.insert(path, Entry { stamp, inode, compression, index });
         }
+        // What was scanned is kept, also when another file is damaged or the user had enough.
         if let Some(cache) = &cache
-            && state.files_total > 0
+            && scanned_any
         {
             cache.save(&known)?;
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
     }
     progress(ScanProgress { stage: ScanStage::Done, ..state });
@@ -102,14 +110,49 @@ pub(crate) fn index_files(
     Ok(found.paths.iter().map(entry).collect())
 }
 
+/// A file as it is now.
+#[derive(Clone, Debug)]
+struct FileState {
+    stamp: ChangeStamp,
+    inode: Inode,
+}
+
+impl FileState {
+    fn of(path: &Path) -> Result<Self, LoadError> {
+        let file = || path.display().to_string();
+        let metadata =
+            fs::metadata(path).map_err(|source| LoadError::Io { file: file(), source })?;
+        if !metadata.is_file() {
+            return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
+        }
+        let stamp = stamp_of(&metadata).map_err(|source| LoadError::Io { file: file(), source })?;
+        let changed_ns =
+            i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
+        let inode = Inode { device: metadata.dev(), number: metadata.ino(), changed_ns };
+        Ok(Self { stamp, inode })
+    }
+
+    /// All files of a dataset, none of them under two names.
+    fn all(found: &Found) -> Result<Vec<Self>, LoadError> {
+        let mut seen = BTreeMap::new();
+        let mut states = Vec::with_capacity(found.paths.len());
+        for path in &found.paths {
+            let state = Self::of(&found.root.join(path))?;
+            let identity = (state.inode.device, state.inode.number);
+            if let Some(other) = seen.insert(identity, path) {
+                return Err(LoadError::Option(format!(
+                    "`{path}` and `{other}` are one file; a file is read once an epoch, so name it once"
+                )));
+            }
+            states.push(state);
+        }
+        Ok(states)
+    }
+}
+
 /// The change stamp of a file as it is now.
 pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
-    let file = || path.display().to_string();
-    let metadata = fs::metadata(path).map_err(|source| LoadError::Io { file: file(), source })?;
-    if !metadata.is_file() {
-        return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
-    }
-    stamp_of(&metadata).map_err(|source| LoadError::Io { file: file(), source })
+    FileState::of(path).map(|state| state.stamp)
 }
 
 pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
@@ -120,16 +163,13 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
     Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns })
 }
 
-fn stamps(found: &Found) -> Result<Vec<ChangeStamp>, LoadError> {
-    found.paths.iter().map(|path| stamp(&found.root.join(path))).collect()
-}
-
 /// Files without a good entry.
-fn missing(found: &Found, stamps: &[ChangeStamp], known: &Entries, name: &str) -> Vec<usize> {
+fn missing(found: &Found, states: &[FileState], known: &Entries, name: &str) -> Vec<usize> {
     let good = |&file: &usize| {
-        known
-            .get(&found.paths[file])
-            .is_some_and(|entry| entry.stamp == stamps[file] && entry.compression == name)
+        known.get(&found.paths[file]).is_some_and(|entry| {
+            let FileState { stamp, inode } = &states[file];
+            entry.stamp == *stamp && entry.inode == *inode && entry.compression == name
+        })
     };
     (0..found.paths.len()).filter(|file| !good(file)).collect()
 }
@@ -140,7 +180,7 @@ fn scan_all(
     compression: CompressionChoice,
     state: &mut ScanProgress,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<(usize, ShardIndex)>, LoadError> {
+) -> (Vec<(usize, ShardIndex)>, Option<LoadError>) {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
     let scan = Arc::new(Scan { paths, compression, next: 0.into(), stop: false.into() });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
@@ -148,10 +188,10 @@ fn scan_all(
     for index in 0..(2 * cores).min(SCANS_MAX).min(files.len()) {
         let (scan, sender) = (Arc::clone(&scan), sender.clone());
         // Not joined: a read of storage that hangs must not keep an interrupt from getting through.
-        std::thread::Builder::new()
-            .name(format!("shardfeed-scan-{index}"))
-            .spawn(move || scan.run(&sender))
-            .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
+        let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
+        if let Err(source) = named.spawn(move || scan.run(&sender)) {
+            return (vec![], Some(LoadError::Io { file: "scanning threads".into(), source }));
+        }
     }
     drop(sender);
     let mut results = Vec::with_capacity(files.len());
@@ -175,14 +215,16 @@ fn scan_all(
         }
         if !progress(*state) {
             scan.stop.store(true, Ordering::Relaxed);
-            return Err(LoadError::Interrupted);
+            return (results, Some(LoadError::Interrupted));
         }
     }
-    match errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned()) {
-        Some((_, error)) => Err(error),
-        None if results.len() < files.len() => Err(LoadError::ReaderLost),
-        None => Ok(results),
-    }
+    let first = errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned());
+    let failed = match first {
+        Some((_, error)) => Some(error),
+        None if results.len() < files.len() => Some(LoadError::ReaderLost),
+        None => None,
+    };
+    (results, failed)
 }
 
 /// What the scanning threads share.

@@ -12,7 +12,7 @@ use crate::files::Files;
 use crate::stream::mark_before;
 
 /// Bytes read at once where many headers are near each other.
-const NEAR_BYTES: usize = 64 << 10;
+const NEAR_BYTES: usize = 8 << 10;
 
 /// Records from this size on are far enough apart that only headers are read.
 const FAR_RECORD_BYTES: u64 = 16 << 10;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,15 +55,23 @@ pub struct PrefetchOptions {
     pub budget_bytes: u64,
 }
 
-/// The computing threads of this process, one for each core, shared by all loaders.
-fn computing() -> &'static rayon::ThreadPool {
-    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
-    POOL.get_or_init(|| {
-        rayon::ThreadPoolBuilder::new()
-            .thread_name(|index| format!("shardfeed-cpu-{index}"))
-            .build()
-            .expect("the system has threads for computing")
-    })
+/// The computing threads of this process, one for each core, shared by all its loaders.
+fn computing() -> Arc<rayon::ThreadPool> {
+    static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((of, pool)) = &*pool
+        && *of == process
+    {
+        return Arc::clone(pool);
+    }
+    let builder = rayon::ThreadPoolBuilder::new()
+        .thread_name(|index| format!("shardfeed-cpu-{index}"))
+        .panic_handler(|_| tracing::error!("a computing thread panicked"));
+    let made = Arc::new(builder.build().expect("the system has threads for computing"));
+    // After a fork the threads of the parent's pool are not there: it can only be forgotten.
+    std::mem::forget(pool.replace((process, Arc::clone(&made))));
+    made
 }
 
 /// A batch, in sequence.
@@ -120,6 +128,8 @@ pub struct Prefetch {
     waited: Duration,
     slots: SlotPool,
     budget_bytes: u64,
+    /// Tells everything that reads to stop.
+    stop: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -176,12 +186,15 @@ impl Prefetch {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let (least, most, per_core) = IO_THREADS;
         let io = IoPool::new((per_core * cores).clamp(least, most)).map_err(no_threads)?;
+        let stop = Arc::new(AtomicBool::new(false));
         let tools = StreamTools {
             files: Arc::new(Files::new(Arc::clone(&options.dataset))),
             io: Arc::new(io),
             chunks: ChunkPool::new(CHUNKS_KEEP),
             counters,
             chunk_bytes: 0,
+            primed_max: 0,
+            stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
         let planner = Planner {
@@ -201,6 +214,7 @@ impl Prefetch {
             waited: Duration::ZERO,
             slots,
             budget_bytes,
+            stop,
         })
     }
 
@@ -259,6 +273,7 @@ impl Prefetch {
 impl Drop for Prefetch {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
+        self.stop.store(true, Ordering::Relaxed);
         self.shared.room.notify_all();
         let Some(planner) = self.planner.take() else {
             return;
@@ -299,8 +314,8 @@ impl Shared {
         self.ready.notify_all();
     }
 
-    /// Waits until one more batch may be started; its place, or `None` to stop.
-    fn begin(&self) -> Option<u64> {
+    /// Waits until one more batch may be started; `None` to stop.
+    fn begin(self: &Arc<Self>) -> Option<Ticket> {
         let mut state = self.lock();
         loop {
             let ahead = (state.started - state.taken) as usize;
@@ -312,9 +327,32 @@ impl Shared {
             }
             if fits || ahead == 0 {
                 state.started += 1;
-                return Some(state.started - 1);
+                let place = state.started - 1;
+                return Some(Ticket { shared: Arc::clone(self), place, is_open: true });
             }
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A place in the sequence that must be filled, whatever happens to whoever fills it.
+struct Ticket {
+    shared: Arc<Shared>,
+    place: u64,
+    is_open: bool,
+}
+
+impl Ticket {
+    fn finish(mut self, result: Result<Delivered, LoadError>) {
+        self.is_open = false;
+        self.shared.finish(self.place, result);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.shared.finish(self.place, Err(LoadError::ReaderLost));
         }
     }
 }
@@ -330,15 +368,22 @@ struct Planner {
 impl Planner {
     fn run(mut self) {
         let followed = catch_unwind(AssertUnwindSafe(|| self.follow()));
-        if let Err(error) = followed.unwrap_or(Err(LoadError::ReaderLost)) {
-            let mut state = self.shared.lock();
+        // An error outside of any batch takes the place of the next one.
+        let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
+        let mut state = self.shared.lock();
+        let place = state.started;
+        if error.is_some() {
             state.started += 1;
-            let place = state.started - 1;
-            drop(state);
+        }
+        drop(state);
+        if let Some(error) = error {
             self.shared.finish(place, Err(error));
         }
-        self.shared.lock().planner_ended = true;
-        self.shared.ready.notify_all();
+        // What is held for reading goes before the end is told.
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        shared.lock().planner_ended = true;
+        shared.ready.notify_all();
     }
 
     /// Epoch after epoch, step after step, until told to stop.
@@ -354,13 +399,13 @@ impl Planner {
             let rank = self.options.rank;
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
             while step < steps {
-                let Some(place) = self.shared.begin() else {
+                let Some(ticket) = self.shared.begin() else {
                     return Ok(());
                 };
                 match reader.rows(step) {
-                    Ok(rows) => self.assemble(place, (epoch, step), rows),
+                    Ok(rows) => self.assemble(ticket, (epoch, step), rows),
                     Err(error) => {
-                        self.shared.finish(place, Err(error));
+                        ticket.finish(Err(error));
                         return Ok(());
                     }
                 }
@@ -393,6 +438,7 @@ impl Planner {
             },
             record_bytes,
             compressed: dataset.is_compressed(),
+            shard_bytes: dataset.stream_bytes_mean(),
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
             budget_bytes: *budget_bytes,
         })?;
@@ -406,30 +452,28 @@ impl Planner {
     }
 
     /// Reads what is only known by place, then assembles on the computing threads.
-    fn assemble(&self, place: u64, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
+    fn assemble(&self, ticket: Ticket, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
         let samples =
             rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
         let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
         let work = Work {
             assembler: self.assembler.clone(),
-            shared: Arc::clone(&self.shared),
             files: Arc::clone(&self.tools.files),
             chunks: self.tools.chunks.clone(),
-            place,
+            stop: Arc::clone(&self.tools.stop),
+            ticket,
             epoch,
             step,
             samples,
         };
         if by_place {
-            self.tools.io.spawn(move || match work.read(rows) {
-                Ok(rows) => computing().spawn(move || work.run(&rows)),
-                Err(error) => work.shared.finish(work.place, Err(error)),
+            self.tools.io.spawn(move || {
+                work.read_then(rows, |work, rows| {
+                    computing().spawn(move || work.run(&rows));
+                });
             });
         } else {
-            computing().spawn(move || match work.read(rows) {
-                Ok(rows) => work.run(&rows),
-                Err(error) => work.shared.finish(work.place, Err(error)),
-            });
+            computing().spawn(move || work.read_then(rows, |work, rows| work.run(&rows)));
         }
     }
 }
@@ -437,20 +481,30 @@ impl Planner {
 /// One batch on its way through the threads.
 struct Work {
     assembler: Assembler,
-    shared: Arc<Shared>,
     files: Arc<Files>,
     chunks: ChunkPool,
-    place: u64,
+    stop: Arc<AtomicBool>,
+    ticket: Ticket,
     epoch: u64,
     step: u64,
     samples: Vec<Planned>,
 }
 
 impl Work {
+    fn read_then(self, rows: Vec<PendingRow>, then: impl FnOnce(Self, Vec<Row>)) {
+        match self.read(rows) {
+            Ok(rows) => then(self, rows),
+            Err(error) => self.ticket.finish(Err(error)),
+        }
+    }
+
     fn read(&self, rows: Vec<PendingRow>) -> Result<Vec<Row>, LoadError> {
         let read = |row: PendingRow| {
             let record = match row.item {
                 Item::Record(record) => record,
+                Item::Place(_) if self.stop.load(Ordering::Relaxed) => {
+                    return Err(LoadError::Interrupted);
+                }
                 Item::Place(place) => place.read(&self.files, &self.chunks)?,
             };
             Ok(Row { record, valid: row.valid })
@@ -460,8 +514,8 @@ impl Work {
 
     fn run(self, rows: &[Row]) {
         let result = self.assembler.assemble(rows).map_err(|error| self.located(error));
-        let Self { shared, place, epoch, step, samples, .. } = self;
-        shared.finish(place, result.map(|batch| Delivered { epoch, step, samples, batch }));
+        let Self { ticket, epoch, step, samples, .. } = self;
+        ticket.finish(result.map(|batch| Delivered { epoch, step, samples, batch }));
     }
 
     fn located(&self, error: RowError) -> LoadError {

@@ -59,7 +59,7 @@ struct Feed {
 
 #[derive(Debug)]
 enum Source {
-    Streams { streams: Streams, ahead: Inputs },
+    Streams { streams: Streams, ahead: Ahead },
     Places(Places),
 }
 
@@ -70,8 +70,8 @@ impl RankReader {
         reading: Reading,
         mut tools: StreamTools,
     ) -> Self {
-        if let Reading::Hold { chunk_bytes } = reading {
-            tools.chunk_bytes = chunk_bytes;
+        if let Reading::Hold { chunk_bytes, primed_max } = reading {
+            (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, primed_max);
         }
         let padding = Streams::new(tools.clone());
         Self { plan, rank, reading, tools, feeds: BTreeMap::new(), padding }
@@ -129,16 +129,52 @@ impl RankReader {
             Reading::Locate => Source::Places(Places::new(Arc::clone(&self.tools.files))),
             Reading::Hold { .. } => {
                 let start = lane.blocks_from(output).next().transpose()?;
-                let mut ahead =
-                    lane.inputs_from(start.map_or(0, |block| {
-                        if block.is_plain { output } else { block.needs.start }
-                    }));
+                let from = start
+                    .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
                 let mut streams = Streams::new(self.tools.clone());
-                ahead.by_ref().take(LOOK_AHEAD).for_each(|sample| streams.prime(sample));
+                let mut ahead = Ahead::new(lane.inputs_from(from));
+                ahead.prime(&mut streams);
                 Source::Streams { streams, ahead }
             }
         };
         Ok(Feed { lane: LaneFeed::new(&lane, output)?, source, used_at: 0 })
+    }
+}
+
+/// The samples that come next, looked at beforehand so that their shards are in reading in time.
+#[derive(Debug)]
+struct Ahead {
+    inputs: Inputs,
+    /// The next one whose shard found no room yet.
+    waiting: Option<Sample>,
+    /// Samples looked at and not loaded yet.
+    distance: usize,
+}
+
+impl Ahead {
+    fn new(inputs: Inputs) -> Self {
+        Self { inputs, waiting: None, distance: 0 }
+    }
+
+    /// Starts what there is room for, up to [`LOOK_AHEAD`] samples from here.
+    fn prime(&mut self, streams: &mut Streams) {
+        while self.distance < LOOK_AHEAD {
+            let Some(sample) = self.waiting.take().or_else(|| self.inputs.next()) else { return };
+            if !streams.prime(sample) {
+                self.waiting = Some(sample);
+                return;
+            }
+            self.distance += 1;
+        }
+    }
+
+    /// One sample is being loaded: the oldest of those looked at, or the one that waits.
+    fn pass(&mut self) {
+        match self.distance.checked_sub(1) {
+            Some(distance) => self.distance = distance,
+            None if self.waiting.take().is_some() => {}
+            None => drop(self.inputs.next()),
+        }
     }
 }
 
@@ -157,10 +193,10 @@ impl Source {
         match self {
             Self::Places(places) => places.find(sample).map(Item::Place),
             Self::Streams { streams, ahead } => {
-                if let Some(later) = ahead.next() {
-                    streams.prime(later);
-                }
-                streams.fetch(sample).map(Item::Record)
+                ahead.pass();
+                let record = streams.fetch(sample)?;
+                ahead.prime(streams);
+                Ok(Item::Record(record))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, bounded};
 use shardfeed_pipeline::{ChunkBuffer, ChunkPool, RawRecord};
@@ -16,9 +16,6 @@ use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::io_pool::IoPool;
-
-/// Shards of a lane that are in reading before their turn, at most; further ones start when asked for.
-const PRIMED_MAX: usize = 128;
 
 /// The reader of one shard, handed to a reading thread and back.
 type Reader = ChunkReader<Decoder<ShardBytes>>;
@@ -40,6 +37,10 @@ pub(crate) struct StreamTools {
     pub(crate) chunks: ChunkPool,
     pub(crate) counters: Arc<ReadCounters>,
     pub(crate) chunk_bytes: usize,
+    /// Shards of a lane that are in reading before their turn, at most.
+    pub(crate) primed_max: usize,
+    /// Nobody waits any more: reading ends at the next record.
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 /// The shards that one lane reads in turn.
@@ -80,16 +81,24 @@ impl Streams {
         Self { tools, open: BTreeMap::new() }
     }
 
-    /// Starts to read at `sample`, if its shard is not in reading already.
-    pub(crate) fn prime(&mut self, sample: Sample) {
-        if self.open.len() < PRIMED_MAX {
-            let tools = &self.tools;
-            self.open.entry(sample.shard).or_insert_with(|| tools.start(sample));
+    /// Starts to read at `sample`, if its shard is not in reading already and there is room for one
+    /// more. Returns whether it is in reading.
+    pub(crate) fn prime(&mut self, sample: Sample) -> bool {
+        if self.open.contains_key(&sample.shard) {
+            return true;
         }
+        let has_room = self.open.len() < self.tools.primed_max;
+        if has_room {
+            self.open.insert(sample.shard, self.tools.start(sample));
+        }
+        has_room
     }
 
     /// The record of `sample`; cheap if it is the next one of its shard.
     pub(crate) fn fetch(&mut self, sample: Sample) -> Result<RawRecord, LoadError> {
+        if self.tools.stop.load(Ordering::Relaxed) {
+            return Err(LoadError::Interrupted);
+        }
         let result = self.find(sample);
         let records = self.tools.files.dataset().files()[sample.shard as usize].records;
         if result.is_err() || sample.ordinal + 1 == records {

@@ -8,6 +8,14 @@ const CHUNK_BYTES_MIN: u64 = 64 << 10;
 /// records are still in.
 const CHUNKS_PER_SPLIT: u64 = 3;
 
+/// Shards of a lane in reading before their turn at most; more gain nothing.
+const PRIMED_MAX: u64 = 128;
+/// What a held record costs beside its bytes: framing, its place in the chunk, in the window and in
+/// the shuffle.
+const RECORD_OVERHEAD_BYTES: u64 = 128;
+/// What a held place costs.
+const PLACE_BYTES: u64 = 96;
+
 /// What a plan asks of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
@@ -21,6 +29,8 @@ pub struct Need {
     pub interleave: u64,
     /// Mean bytes of a record.
     pub record_bytes: u64,
+    /// Mean bytes of an uncompressed shard.
+    pub shard_bytes: u64,
     /// Whether any shard is compressed.
     pub compressed: bool,
     /// Bytes of the batches that are prefetched.
@@ -36,6 +46,8 @@ pub enum Reading {
     Hold {
         /// Bytes of one read.
         chunk_bytes: usize,
+        /// Shards of a lane that may be in reading before their turn.
+        primed_max: usize,
     },
     /// Two windows of *places* are held; records are read one by one when their turn comes.
     Locate,
@@ -65,7 +77,7 @@ pub enum MemoryError {
     /// Not even single batches fit.
     #[error(
         "memory_budget of {budget_bytes} bytes is too small: prefetched batches need {batch_bytes} \
-         and reading {reading_bytes}; raise it to {} or lower prefetch or batch_size",
+         and reading {reading_bytes}; raise it to {} or lower prefetch, batch_size or shuffle_window",
         .batch_bytes + .reading_bytes
     )]
     TooSmall {
@@ -83,18 +95,24 @@ pub enum MemoryError {
 /// # Errors  Nothing fits; the message names the window or the budget that does.
 pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     let splits = need.lanes.saturating_mul(need.interleave).max(1);
-    let reading_bytes = splits.saturating_mul(CHUNKS_PER_SPLIT * CHUNK_BYTES_MIN);
+    // A shard that is smaller than a chunk is read as a whole.
+    let smallest = CHUNK_BYTES_MIN.min(need.shard_bytes.saturating_add(1));
+    let reading_bytes = splits.saturating_mul(CHUNKS_PER_SPLIT * smallest);
     let left = need.budget_bytes.saturating_sub(need.batch_bytes);
-    let held = need.window.saturating_mul(2).min(need.lane_samples);
-    let window_bytes = held.saturating_mul(need.lanes).saturating_mul(need.record_bytes);
+    let held = need.window.saturating_mul(2).min(need.lane_samples).saturating_mul(need.lanes);
+    let window_bytes = held.saturating_mul(need.record_bytes + RECORD_OVERHEAD_BYTES);
     if window_bytes.saturating_add(reading_bytes) <= left {
-        let share = (left - window_bytes) / 2 / splits / CHUNKS_PER_SPLIT;
-        let chunk_bytes = share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) as usize;
-        return Ok(Reading::Hold { chunk_bytes });
+        let spare = (left - window_bytes) / 2 / CHUNKS_PER_SPLIT;
+        let chunk_bytes = (spare / splits).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+        let each = chunk_bytes.min(need.shard_bytes.saturating_add(1)).max(1);
+        let primed = (spare / need.lanes.max(1) / each)
+            .clamp(need.interleave, PRIMED_MAX.max(need.interleave));
+        let primed_max = usize::try_from(primed).unwrap_or(usize::MAX);
+        return Ok(Reading::Hold { chunk_bytes: chunk_bytes as usize, primed_max });
     }
     if need.compressed {
         let have_bytes = left.saturating_sub(reading_bytes);
-        let per_sample = 2 * need.lanes.max(1) * need.record_bytes.max(1);
+        let per_sample = 2 * need.lanes.max(1) * (need.record_bytes + RECORD_OVERHEAD_BYTES);
         return Err(MemoryError::CompressedWindow {
             lanes: need.lanes,
             need_bytes: window_bytes,
@@ -106,12 +124,13 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
         });
     }
     // In plan order a few records are read at a time; they are part of the batches' bytes.
-    if left < CHUNK_BYTES_MIN {
+    let places_bytes = held.saturating_mul(PLACE_BYTES).saturating_add(CHUNK_BYTES_MIN);
+    if left < places_bytes {
         let Need { budget_bytes, batch_bytes, .. } = *need;
         return Err(MemoryError::TooSmall {
             budget_bytes,
             batch_bytes,
-            reading_bytes: CHUNK_BYTES_MIN,
+            reading_bytes: places_bytes,
         });
     }
     Ok(Reading::Locate)
@@ -128,6 +147,7 @@ mod tests {
             window: 10_000,
             interleave: 16,
             record_bytes: 1_000,
+            shard_bytes: 100 << 20,
             compressed: false,
             batch_bytes: 1 << 20,
             budget_bytes: 1 << 30,
@@ -136,10 +156,11 @@ mod tests {
 
     #[test]
     fn holds_records_while_they_fit_and_places_when_they_do_not() {
-        assert_eq!(reading(&need()), Ok(Reading::Hold { chunk_bytes: 1 << 20 }));
+        let roomy = Ok(Reading::Hold { chunk_bytes: 1 << 20, primed_max: 81 });
+        assert_eq!(reading(&need()), roomy);
         let tight = Need { budget_bytes: 64 << 20, ..need() };
         assert!(
-            matches!(reading(&tight), Ok(Reading::Hold { chunk_bytes }) if chunk_bytes < 1 << 20)
+            matches!(reading(&tight), Ok(Reading::Hold { chunk_bytes, primed_max: 16 }) if chunk_bytes < 1 << 20)
         );
         assert_eq!(reading(&Need { budget_bytes: 20 << 20, ..need() }), Ok(Reading::Locate));
         let short = Need { lane_samples: 100, budget_bytes: 10 << 20, ..need() };
