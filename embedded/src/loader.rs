@@ -153,23 +153,30 @@ impl Loader {
             (delivered.epoch, delivered.step),
             (self.cursor.epoch(), self.cursor.step())
         );
-        if let Some(ledger) = &mut self.ledger {
-            let generation = self.cursor.generation();
-            if let Err(error) = ledger.hand_out(generation, &delivered, &self.plans.dataset) {
+        let lease = running.lease;
+        match self.consume(lease, &delivered) {
+            Ok(()) => Ok(Next::Batch(delivered)),
+            Err(error) => {
+                // The batch was not handed out: whoever tries again gets it again.
                 self.running = None;
-                return Err(error);
+                Err(error)
             }
         }
-        let lease = running.lease;
-        let steps = self.steps();
-        let epoch = self.cursor.epoch();
-        self.cursor.advance(steps);
-        self.handed_out += 1;
-        self.control.report(&lease, self.cursor.epoch(), self.cursor.step())?;
-        if self.cursor.epoch() != epoch {
-            self.plan = self.plans.get(&self.cursor)?;
+    }
+
+    /// Moves the cursor past a batch, once nothing can keep it from being handed out.
+    fn consume(&mut self, lease: Lease, delivered: &Delivered) -> Result<(), LoadError> {
+        let mut next = self.cursor.clone();
+        next.advance(self.steps());
+        let ends = next.epoch() != self.cursor.epoch();
+        let plan = if ends { self.plans.get(&next)? } else { Arc::clone(&self.plan) };
+        self.control.report(&lease, next.epoch(), next.step())?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.hand_out(self.cursor.generation(), delivered, &self.plans.dataset)?;
         }
-        Ok(Next::Batch(delivered))
+        (self.cursor, self.plan) = (next, plan);
+        self.handed_out += 1;
+        Ok(())
     }
 
     /// Where the loader stands.

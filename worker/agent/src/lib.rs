@@ -27,6 +27,10 @@ mod stream;
 
 mod reader;
 
+mod sequence;
+mod work;
+
+mod planner;
 mod prefetch;
 
 mod budget;
@@ -38,4 +42,5 @@ pub use dataset::{Dataset, DatasetFile};
 pub use discover::{Found, discover};
 pub use error::LoadError;
 pub use index::{ScanProgress, ScanStage};
-pub use prefetch::{Delivered, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats};
+pub use prefetch::{PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats};
+pub use sequence::Delivered;

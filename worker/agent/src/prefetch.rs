@@ -1,24 +1,21 @@
 //! Batches ahead of the trainer: one thread follows the plan, others read and assemble.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{
-    Assembler, Batch, ChunkPool, Need, Reading, Row, RowError, RowFault, Schema, reading,
-};
-use shardfeed_plan::{EpochPlan, Planned};
-use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
+use shardfeed_pipeline::{Assembler, ChunkPool, Reading, Schema};
+use shardfeed_plan::EpochPlan;
 
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::io_pool::IoPool;
-use crate::reader::{Item, PendingRow, RankReader};
+use crate::planner::Planner;
+use crate::sequence::{Delivered, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
 
 /// Chunks kept for reuse at most.
@@ -54,39 +51,6 @@ pub struct PrefetchOptions {
     /// Bytes for records in reading and batches ahead.
     pub budget_bytes: u64,
 }
-
-/// The computing threads of this process, one for each core, shared by all its loaders.
-fn computing() -> Arc<rayon::ThreadPool> {
-    static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if let Some((of, pool)) = &*pool
-        && *of == process
-    {
-        return Arc::clone(pool);
-    }
-    let builder = rayon::ThreadPoolBuilder::new()
-        .thread_name(|index| format!("shardfeed-cpu-{index}"))
-        .panic_handler(|_| tracing::error!("a computing thread panicked"));
-    let made = Arc::new(builder.build().expect("the system has threads for computing"));
-    // After a fork the threads of the parent's pool are not there: it can only be forgotten.
-    std::mem::forget(pool.replace((process, Arc::clone(&made))));
-    made
-}
-
-/// A batch, in sequence.
-#[derive(Debug)]
-pub struct Delivered {
-    /// Epoch of the batch.
-    pub epoch: u64,
-    /// Its step in the epoch.
-    pub step: u64,
-    /// Its rows, as planned.
-    pub samples: Vec<Planned>,
-    /// What the trainer gets.
-    pub batch: Batch,
-}
-
 /// What a look for the next batch found.
 #[derive(Debug)]
 pub enum Polled {
@@ -130,32 +94,6 @@ pub struct Prefetch {
     budget_bytes: u64,
     /// Tells everything that reads to stop.
     stop: Arc<AtomicBool>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    /// A batch became ready, or the planner ended.
-    ready: Condvar,
-    /// A batch was taken, or the planner shall stop.
-    room: Condvar,
-    counters: Arc<ReadCounters>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// Finished batches by their place in the sequence.
-    results: BTreeMap<u64, Result<Delivered, LoadError>>,
-    started: u64,
-    taken: u64,
-    /// Bytes of finished batches, and of the largest one so far.
-    ready_bytes: usize,
-    largest_bytes: usize,
-    prefetch: usize,
-    batch_budget_bytes: usize,
-    reading: Option<Reading>,
-    stop: bool,
-    planner_ended: bool,
 }
 
 impl Prefetch {
@@ -292,242 +230,6 @@ impl Drop for Prefetch {
         drop(state);
         if planner.join().is_err() {
             tracing::error!("the planning thread panicked");
-        }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn finish(&self, place: u64, result: Result<Delivered, LoadError>) {
-        let mut state = self.lock();
-        if let Ok(delivered) = &result {
-            let bytes = delivered.batch.slot.size_bytes();
-            state.ready_bytes += bytes;
-            state.largest_bytes = state.largest_bytes.max(bytes);
-        }
-        state.results.insert(place, result);
-        drop(state);
-        self.ready.notify_all();
-    }
-
-    /// Waits until one more batch may be started; `None` to stop.
-    fn begin(self: &Arc<Self>) -> Option<Ticket> {
-        let mut state = self.lock();
-        loop {
-            let ahead = (state.started - state.taken) as usize;
-            let in_work = ahead - state.results.len();
-            let bytes = state.ready_bytes + (in_work + 1) * state.largest_bytes;
-            let fits = ahead < state.prefetch && bytes <= state.batch_budget_bytes;
-            if state.stop {
-                return None;
-            }
-            if fits || ahead == 0 {
-                state.started += 1;
-                let place = state.started - 1;
-                return Some(Ticket { shared: Arc::clone(self), place, is_open: true });
-            }
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// A place in the sequence that must be filled, whatever happens to whoever fills it.
-struct Ticket {
-    shared: Arc<Shared>,
-    place: u64,
-    is_open: bool,
-}
-
-impl Ticket {
-    fn finish(mut self, result: Result<Delivered, LoadError>) {
-        self.is_open = false;
-        self.shared.finish(self.place, result);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.is_open {
-            self.shared.finish(self.place, Err(LoadError::ReaderLost));
-        }
-    }
-}
-
-/// The thread that follows the plan.
-struct Planner {
-    options: PrefetchOptions,
-    assembler: Assembler,
-    shared: Arc<Shared>,
-    tools: StreamTools,
-}
-
-impl Planner {
-    fn run(mut self) {
-        let followed = catch_unwind(AssertUnwindSafe(|| self.follow()));
-        // An error outside of any batch takes the place of the next one.
-        let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
-        let mut state = self.shared.lock();
-        let place = state.started;
-        if error.is_some() {
-            state.started += 1;
-        }
-        drop(state);
-        if let Some(error) = error {
-            self.shared.finish(place, Err(error));
-        }
-        // What is held for reading goes before the end is told.
-        let shared = Arc::clone(&self.shared);
-        drop(self);
-        shared.lock().planner_ended = true;
-        shared.ready.notify_all();
-    }
-
-    /// Epoch after epoch, step after step, until told to stop.
-    fn follow(&mut self) -> Result<(), LoadError> {
-        let (mut epoch, mut step) = (self.options.epoch, self.options.step);
-        loop {
-            let plan = (self.options.plan_of)(epoch)?;
-            let steps = plan.rank_steps(self.options.rank);
-            if steps == 0 {
-                return Ok(());
-            }
-            let reading = self.reading(&plan)?;
-            let rank = self.options.rank;
-            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
-            while step < steps {
-                let Some(ticket) = self.shared.begin() else {
-                    return Ok(());
-                };
-                match reader.rows(step) {
-                    Ok(rows) => self.assemble(ticket, (epoch, step), rows),
-                    Err(error) => {
-                        ticket.finish(Err(error));
-                        return Ok(());
-                    }
-                }
-                step += 1;
-            }
-            (epoch, step) = (epoch.saturating_add(1), 0);
-        }
-    }
-
-    /// How to read this epoch's lanes, and how many batches ahead, within the budget.
-    fn reading(&self, plan: &EpochPlan) -> Result<Reading, LoadError> {
-        let PrefetchOptions { dataset, schema, rank, budget_bytes, prefetch, .. } = &self.options;
-        let rows = plan.rows();
-        let record_bytes = dataset.record_bytes_mean();
-        // A batch needs its slot and, while it is assembled, the records that go into it.
-        let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
-        let batch_bytes = rows.saturating_mul(row_bytes).max(1);
-        let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
-        let prefetch = (*prefetch).min(fits).max(1);
-        let shuffle = plan.shuffle();
-        let lane_samples = plan.line().samples().div_ceil(plan.lanes());
-        let reading = reading(&Need {
-            lanes: plan.rank_lanes(*rank),
-            lane_samples,
-            window: if shuffle.enabled { shuffle.window } else { 1 },
-            interleave: if shuffle.enabled {
-                shuffle.interleave.min(dataset.files().len() as u64)
-            } else {
-                1
-            },
-            record_bytes,
-            compressed: dataset.is_compressed(),
-            shard_bytes: dataset.stream_bytes_mean(),
-            batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
-            budget_bytes: *budget_bytes,
-        })?;
-        let mut state = self.shared.lock();
-        if state.reading != Some(reading) {
-            tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
-        }
-        state.reading = Some(reading);
-        state.prefetch = prefetch;
-        Ok(reading)
-    }
-
-    /// Reads what is only known by place, then assembles on the computing threads.
-    fn assemble(&self, ticket: Ticket, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
-        let samples =
-            rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
-        let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
-        let work = Work {
-            assembler: self.assembler.clone(),
-            files: Arc::clone(&self.tools.files),
-            chunks: self.tools.chunks.clone(),
-            stop: Arc::clone(&self.tools.stop),
-            ticket,
-            epoch,
-            step,
-            samples,
-        };
-        if by_place {
-            self.tools.io.spawn(move || {
-                work.read_then(rows, |work, rows| {
-                    computing().spawn(move || work.run(&rows));
-                });
-            });
-        } else {
-            computing().spawn(move || work.read_then(rows, |work, rows| work.run(&rows)));
-        }
-    }
-}
-
-/// One batch on its way through the threads.
-struct Work {
-    assembler: Assembler,
-    files: Arc<Files>,
-    chunks: ChunkPool,
-    stop: Arc<AtomicBool>,
-    ticket: Ticket,
-    epoch: u64,
-    step: u64,
-    samples: Vec<Planned>,
-}
-
-impl Work {
-    fn read_then(self, rows: Vec<PendingRow>, then: impl FnOnce(Self, Vec<Row>)) {
-        match self.read(rows) {
-            Ok(rows) => then(self, rows),
-            Err(error) => self.ticket.finish(Err(error)),
-        }
-    }
-
-    fn read(&self, rows: Vec<PendingRow>) -> Result<Vec<Row>, LoadError> {
-        let read = |row: PendingRow| {
-            let record = match row.item {
-                Item::Record(record) => record,
-                Item::Place(_) if self.stop.load(Ordering::Relaxed) => {
-                    return Err(LoadError::Interrupted);
-                }
-                Item::Place(place) => place.read(&self.files, &self.chunks)?,
-            };
-            Ok(Row { record, valid: row.valid })
-        };
-        rows.into_iter().map(read).collect()
-    }
-
-    fn run(self, rows: &[Row]) {
-        let result = self.assembler.assemble(rows).map_err(|error| self.located(error));
-        let Self { ticket, epoch, step, samples, .. } = self;
-        ticket.finish(result.map(|batch| Delivered { epoch, step, samples, batch }));
-    }
-
-    fn located(&self, error: RowError) -> LoadError {
-        let RowError { sample, offset, len, fault } = error;
-        let (file, ordinal) = (self.files.name(sample.shard), sample.ordinal);
-        match fault {
-            // The same error, whoever checks the data.
-            RowFault::Data(DataCrcMismatch { stored, computed }) => {
-                let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
-                ReadError { file, offset, ordinal, kind }.into()
-            }
-            fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
         }
     }
 }

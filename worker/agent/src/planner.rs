@@ -1,0 +1,135 @@
+//! The thread that follows the plan.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use shardfeed_pipeline::{Assembler, Need, Reading, reading};
+use shardfeed_plan::{EpochPlan, Planned};
+
+use crate::error::LoadError;
+use crate::prefetch::PrefetchOptions;
+use crate::reader::{Item, PendingRow, RankReader};
+use crate::sequence::{Shared, Ticket};
+use crate::stream::StreamTools;
+use crate::work::{Work, computing};
+
+/// The thread that follows the plan.
+pub(crate) struct Planner {
+    pub(crate) options: PrefetchOptions,
+    pub(crate) assembler: Assembler,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tools: StreamTools,
+}
+
+impl Planner {
+    pub(crate) fn run(mut self) {
+        let followed = catch_unwind(AssertUnwindSafe(|| self.follow()));
+        // An error outside of any batch takes the place of the next one.
+        let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
+        let mut state = self.shared.lock();
+        let place = state.started;
+        if error.is_some() {
+            state.started += 1;
+        }
+        drop(state);
+        if let Some(error) = error {
+            self.shared.finish(place, Err(error));
+        }
+        // What is held for reading goes before the end is told.
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        shared.lock().planner_ended = true;
+        shared.ready.notify_all();
+    }
+
+    /// Epoch after epoch, step after step, until told to stop.
+    fn follow(&mut self) -> Result<(), LoadError> {
+        let (mut epoch, mut step) = (self.options.epoch, self.options.step);
+        loop {
+            let plan = (self.options.plan_of)(epoch)?;
+            let steps = plan.rank_steps(self.options.rank);
+            if steps == 0 {
+                return Ok(());
+            }
+            let reading = self.reading(&plan)?;
+            let rank = self.options.rank;
+            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
+            while step < steps {
+                let Some(ticket) = self.shared.begin() else {
+                    return Ok(());
+                };
+                match reader.rows(step) {
+                    Ok(rows) => self.assemble(ticket, (epoch, step), rows),
+                    Err(error) => {
+                        ticket.finish(Err(error));
+                        return Ok(());
+                    }
+                }
+                step += 1;
+            }
+            (epoch, step) = (epoch.saturating_add(1), 0);
+        }
+    }
+
+    /// How to read this epoch's lanes, and how many batches ahead, within the budget.
+    fn reading(&self, plan: &EpochPlan) -> Result<Reading, LoadError> {
+        let PrefetchOptions { dataset, schema, rank, budget_bytes, prefetch, .. } = &self.options;
+        let rows = plan.rows();
+        let record_bytes = dataset.record_bytes_mean();
+        // A batch needs its slot and, while it is assembled, the records that go into it.
+        let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
+        let batch_bytes = rows.saturating_mul(row_bytes).max(1);
+        let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
+        let prefetch = (*prefetch).min(fits).max(1);
+        let shuffle = plan.shuffle();
+        let lane_samples = plan.line().samples().div_ceil(plan.lanes());
+        let reading = reading(&Need {
+            lanes: plan.rank_lanes(*rank),
+            lane_samples,
+            window: if shuffle.enabled { shuffle.window } else { 1 },
+            interleave: if shuffle.enabled {
+                shuffle.interleave.min(dataset.files().len() as u64)
+            } else {
+                1
+            },
+            record_bytes,
+            compressed: dataset.is_compressed(),
+            shard_bytes: dataset.stream_bytes_mean(),
+            batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
+            budget_bytes: *budget_bytes,
+        })?;
+        let mut state = self.shared.lock();
+        if state.reading != Some(reading) {
+            tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
+        }
+        state.reading = Some(reading);
+        state.prefetch = prefetch;
+        Ok(reading)
+    }
+
+    /// Reads what is only known by place, then assembles on the computing threads.
+    fn assemble(&self, ticket: Ticket, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
+        let samples =
+            rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
+        let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
+        let work = Work {
+            assembler: self.assembler.clone(),
+            files: Arc::clone(&self.tools.files),
+            chunks: self.tools.chunks.clone(),
+            stop: Arc::clone(&self.tools.stop),
+            ticket,
+            epoch,
+            step,
+            samples,
+        };
+        if by_place {
+            self.tools.io.spawn(move || {
+                work.read_then(rows, |work, rows| {
+                    computing().spawn(move || work.run(&rows));
+                });
+            });
+        } else {
+            computing().spawn(move || work.read_then(rows, |work, rows| work.run(&rows)));
+        }
+    }
+}
