@@ -135,6 +135,8 @@ def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pa
     generations, steps = read_ledger(ledger)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]
+    if not files:
+        raise ValueError(f"{data}: holds no shards; name the folder that the loader's files were in")
     counts = {f.relative_to(root).as_posix(): sum(1 for _ in read_records(f)) for f in files}
     begun = max((epoch for epoch, _ in steps), default=-1) + 1
     total = Recount(begun if epochs is None else epochs, sum(counts.values()), generations)
