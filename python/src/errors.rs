@@ -21,7 +21,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Corrupt { read } => return read_error(py, read),
         LoadError::Record { file, offset, ordinal, fault } => {
             let class = match **fault {
-                shardfeed_pipeline::RowFault::Parse(_) => "FeatureError",
+                shardfeed_pipeline::RowFault::Parse { .. } => "FeatureError",
                 _ => "ShardfeedError",
             };
             (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))

@@ -155,6 +155,14 @@ def test_new_content_under_an_old_stamp_is_indexed_anew(dataset: Dataset) -> Non
         loader(dataset, resume=state)
 
 
+def test_shards_that_the_names_speak_of(tmp_path: Path) -> None:
+    for number in (0, 1, 3):
+        with sf.TFRecordWriter(tmp_path / f"x-{number:05}-of-00004.tfrecord") as writer:
+            writer.write(b"record")
+    with pytest.warns(UserWarning, match="'x-00002-of-00004.tfrecord'"):
+        sf.Loader(str(tmp_path / "*"), batch_size=1)
+
+
 def test_no_records(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path / "data", [0, 0, 0])
     with pytest.raises(sf.ConfigError, match="no records: 3 shards, all empty"):
@@ -170,7 +178,7 @@ def test_no_regular_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        ({"nothing": sf.FixedLenFeature((), "int64")}, "nothing"),
+        ({"nothing": sf.FixedLenFeature((), "int64")}, "nothing.*holds `id`, `image`"),
         ({"id": sf.FixedLenFeature((), "float32")}, "int64"),
         ({"image": sf.FixedLenFeature((7,), "float32")}, "6"),
         ({"name": sf.FixedLenFeature((2,), "string")}, "name"),
@@ -264,6 +272,7 @@ def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (lambda s: changed(s, job="00"), "64 hex digits"),
         (lambda s: changed(s, job="0" * 64), "another job: job digest"),
         (lambda s: object(), "not what state_dict"),
+        (lambda s: "state.json", r"'state.json' is not a state's JSON; if it is a path"),
     ],
 )
 def test_states_that_are_none(

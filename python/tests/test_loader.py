@@ -488,7 +488,8 @@ def test_more_ranks_than_samples(tmp_path: Path) -> None:
     assert [len(each) for each in batches] == [1, 1, 1, 1]
     valid = [number for rank in batches for batch in rank for number in valid_ids(batch)]
     assert sorted(valid) == sorted(dataset.ids)
-    dropped = loader(dataset, batch_size=4)
+    with pytest.warns(UserWarning, match="every epoch has 0 steps: 3 records"):
+        dropped = loader(dataset, batch_size=4)
     assert len(dropped) == 0 and list(dropped) == [] and dropped.epoch == 1
 
 
@@ -535,6 +536,9 @@ def test_ranks_come_from_the_launcher(
         monkeypatch.setenv(rank, "0")
         monkeypatch.setenv(size, "2")
     assert found() == (0, 2)
+    monkeypatch.delenv("RANK")
+    with pytest.raises(sf.ConfigError, match="WORLD_SIZE is set and RANK is not"):
+        found()
     monkeypatch.setenv("RANK", "x")
     with pytest.raises(sf.ConfigError, match="RANK='x' is not a number"):
         found()

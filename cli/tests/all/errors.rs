@@ -87,7 +87,7 @@ fn files_that_are_no_datasets() {
         &expect![[r#"
         exit 1
         error: $DIR/text: not a TFRecord file: the checksum of the first record's length is wrong, in record 0 at byte 0
-        hint: check that this is a TFRecord file; one that is compressed needs its scheme named (gzip, zlib or auto), other schemes must be unpacked first
+        hint: check that this is a TFRecord file; gzip and zlib are recognised, other compression must be unpacked first
     "#]],
     );
     check(

@@ -122,7 +122,7 @@ fn a_damaged_first_record_hides_nothing_else() {
     assert!(ran.stdout.contains("records         3"), "{}", ran.stdout);
     expect![[r#"
         error: $DIR/s-0.tfrecord: corrupt record: its 13 bytes do not match their checksum (stored 0xca026da5, computed 0x734ad5cf), in record 0 at byte 0
-        hint: copy the file again from its source, or skip this record: the ones after it are readable; `shardfeed dataset verify` lists all that is damaged
+        hint: copy the file again from its source; the records after this one are readable; `shardfeed dataset verify` lists all that is damaged
     "#]]
     .assert_eq(&place.portable(&ran.stderr));
 }

@@ -103,16 +103,15 @@ impl ReadError {
     pub fn hint(&self) -> &'static str {
         match &self.kind {
             ReadErrorKind::NotATfrecord { .. } => {
-                "check that this is a TFRecord file; one that is compressed needs its scheme named \
-                 (gzip, zlib or auto), other schemes must be unpacked first"
+                "check that this is a TFRecord file; gzip and zlib are recognised, other compression \
+                 must be unpacked first"
             }
             ReadErrorKind::LengthCrc { .. } => {
                 "copy the file again from its source; the records before this one are good, nothing \
                  after it can be found"
             }
             ReadErrorKind::DataCrc { .. } => {
-                "copy the file again from its source, or skip this record: the ones after it are \
-                 readable"
+                "copy the file again from its source; the records after this one are readable"
             }
             ReadErrorKind::TruncatedHeader { .. } | ReadErrorKind::TruncatedData { .. } => {
                 "the copy or the writer stopped early, or is still writing: copy the file again; the \

@@ -52,6 +52,10 @@ class BytesColumn(Sequence[Any]):
         """String `index` (row-major) without a copy."""
         return self.values[self.offsets[index] : self.offsets[index + 1]].data
 
+    def tolist(self) -> list[Any]:
+        """All rows as `bytes`, or nested lists of them; copies."""
+        return self[:]
+
     def to_numpy(self) -> Array:
         """An object array of `bytes` of the column's shape; copies."""
         out = np.empty(self.shape[0] * self._per_row, dtype=object)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -28,8 +29,10 @@ class Loader:
     with the next one. After a `break` the next loop goes on with the batch that would have come.
 
     Which sample stands in which batch follows from the files' content, `seed`, `shuffle`,
-    `shuffle_window`, `interleave`, `block_length`, `lanes` and `tail` alone: not from rank, world
-    size, prefetch or threads. Ranks agree without talking to each other.
+    `shuffle_window`, `interleave`, `block_length`, `lanes` and `tail` alone, and from the global batch
+    (batch_size x world_size): not from prefetch or threads. Ranks agree without talking to each other.
+    For the same global batches at another world size keep `lanes` and batch_size x world_size; a state
+    keeps its lanes.
 
     - `files`: a path, a glob, or a list of them.
     - `features`: name to `FixedLenFeature` or `VarLenFeature`; None: raw records under "record".
@@ -45,6 +48,7 @@ class Loader:
     - `limit`: only the first slots of the order, for smoke runs.
     - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
     - `coordinator`: None: everything in this process. Others come in a later version.
+    - `job`: a name for the order; it will tell the ranks of a cluster which job they share.
     - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
       the launcher says how many.
@@ -113,6 +117,7 @@ class Loader:
         }
         if resume is not None:
             self.load_state_dict(resume)
+        self._warn_of_what_is_missing()
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch that the loader stands in."""
@@ -215,6 +220,22 @@ class Loader:
             f"step={self.step}/{len(self)}, shards={len(self.shards)}, records={self.records})"
         )
 
+    def _warn_of_what_is_missing(self) -> None:
+        """What is legal, but most often a mistake."""
+        if len(self) == 0:
+            warnings.warn(
+                f"every epoch has 0 steps: {self.records} records are less than one batch of all "
+                f'ranks; use a smaller batch_size, or tail="pad"',
+                stacklevel=3,
+            )
+        missing = _missing_shards(self.shards)
+        if missing:
+            warnings.warn(
+                f"{len(missing)} shards that the files' names speak of are not among the files, "
+                f"the first is {missing[0]!r}; check the pattern and the copy",
+                stacklevel=3,
+            )
+
     def _next(self, epoch: int) -> Batch | None:
         native = self._native.next(epoch)
         return None if native is None else Batch(native, self._columns, self._provenance)
@@ -234,6 +255,25 @@ class _Epoch(Iterator[Batch]):
         if batch is None:
             raise StopIteration
         return batch
+
+
+def _missing_shards(shards: list[str]) -> list[str]:
+    """Names like `x-00003-of-00010` say how many files there are to be."""
+    numbered = re.compile(r"(.*)-([0-9]{2,})-of-([0-9]{2,})(\..*)?")
+    if numbered.fullmatch(shards[0]) is None:
+        return []
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for shard in shards:
+        match = numbered.fullmatch(shard)
+        if match is not None:
+            prefix, number, total, suffix = match.groups(default="")
+            sets.setdefault((prefix, total, suffix), set()).add(int(number))
+    return [
+        f"{prefix}-{number:0{len(total)}}-of-{total}{suffix}"
+        for (prefix, total, suffix), found in sets.items()
+        for number in range(min(int(total), 10**6))
+        if number not in found
+    ]
 
 
 def _files(files: Any) -> list[str]:
@@ -269,6 +309,10 @@ def _bytes(value: int | str) -> int:
 
 def _json(state: State | str) -> str:
     if isinstance(state, str):
+        if not state.lstrip().startswith("{"):
+            raise TokenError(
+                f"{state[:60]!r} is not a state's JSON; if it is a path, pass json.load(open(path))"
+            )
         return state
     try:
         return json.dumps(state)

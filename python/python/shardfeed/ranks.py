@@ -47,6 +47,14 @@ def find(rank: int | None, world_size: int | None) -> Ranks:
             ranks = _checked(Ranks(*numbers, f"{launcher} ({rank_name}, {size_name})"))
             log.info("rank %d of %d, from %s", *ranks)
             return ranks
+        if launcher != "Slurm" and (rank_name in os.environ) != (size_name in os.environ):
+            # Taking this for rank 0 of 1 would make every process read everything.
+            given, absent = (
+                (rank_name, size_name) if rank_name in os.environ else (size_name, rank_name)
+            )
+            raise ConfigError(
+                f"{given} is set and {absent} is not; set it too, or pass rank= and world_size="
+            )
     log.info("rank 0 of 1: no launcher's variables are set")
     return Ranks(0, 1, "default")
 

@@ -47,6 +47,13 @@ pub struct RowError {
     pub fault: RowFault,
 }
 
+fn names(holds: &[String]) -> String {
+    if holds.is_empty() {
+        return String::new();
+    }
+    format!("; the record holds `{}`", holds.join("`, `"))
+}
+
 impl RowError {
     pub(crate) fn at(record: &RawRecord, fault: impl Into<RowFault>) -> Self {
         let RawRecord { sample, offset, len, .. } = *record;
@@ -61,8 +68,13 @@ pub enum RowFault {
     #[error(transparent)]
     Data(#[from] frame::DataCrcMismatch),
     /// The data is not what the features say.
-    #[error(transparent)]
-    Parse(#[from] ParseError),
+    #[error("{error}{}", names(.holds))]
+    Parse {
+        /// What is wrong.
+        error: Box<ParseError>,
+        /// Names of the features that the record does hold.
+        holds: Vec<String>,
+    },
     /// There is no memory for the batch.
     #[error("no memory for a batch of {bytes} bytes: {source}")]
     Memory {

@@ -4,11 +4,11 @@
 use std::iter::Sum;
 
 use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::{DType, DefaultValue, Located};
+use shardfeed_tfrecord::example::{DType, DefaultValue, Located, ParseError, describe};
 
-use crate::assemble::RowError;
+use crate::assemble::{RowError, RowFault};
 use crate::column::{ColumnKind, Schema, item_bytes, items};
-use crate::record::Row;
+use crate::record::{RawRecord, Row};
 
 /// How much a column holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +62,7 @@ impl<'a> Cells<'a> {
                 Some(parser) => {
                     parser
                         .locate(record.data(), &mut cells)
-                        .map_err(|e| RowError::at(record, e))?;
+                        .map_err(|error| RowError::at(record, parse_fault(record, error)))?;
                     located.extend_from_slice(&cells);
                     let cells = cells.iter().zip(&defaults);
                     for (size, (cell, default)) in sizes.iter_mut().zip(cells) {
@@ -88,6 +88,14 @@ impl<'a> Cells<'a> {
             (Located::Default | Located::Missing, _) => {}
         }
     }
+}
+
+/// A name that is not there is most often a name misspelt, so the error says what there is.
+fn parse_fault(record: &RawRecord, error: ParseError) -> RowFault {
+    const NAMES_MAX: usize = 40;
+    let held = describe(record.data()).unwrap_or_default();
+    let holds = held.into_iter().take(NAMES_MAX).map(|feature| feature.name);
+    RowFault::Parse { error: Box::new(error), holds: holds.collect() }
 }
 
 fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> Sizes {
