@@ -90,7 +90,7 @@ fn errors_name_the_file_the_place_and_the_way_out() {
         "/x: not a TFRecord file: the checksum of the first record's length is wrong, in record 0 at \
          byte 0"
     );
-    assert!(error.hint().contains("compressed"));
+    assert!(error.hint().contains("compression"));
 
     let error = read_first(folder.path()).unwrap_err();
     assert!(shown(&error).contains("Is a directory"), "{error}");
