@@ -135,6 +135,11 @@ impl Cursor {
         self.generation
     }
 
+    /// Takes the generation that whoever counts them gave to this start.
+    pub fn set_generation(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
     /// Segments of the epoch; the last one is open.
     pub fn segments(&self) -> &[Segment] {
         &self.segments

@@ -19,7 +19,7 @@ pub struct EpochPlan {
     tail: Tail,
     limit: Option<u64>,
     world_size: u64,
-    layers: Vec<Layer>,
+    pub(crate) layers: Vec<Layer>,
 }
 
 /// A place in a global batch that is filled.
@@ -316,7 +316,7 @@ impl EpochPlan {
     }
 
     /// Steps of a segment, counted from its beginning, if it goes on to the epoch's end.
-    fn steps_in(&self, index: usize) -> u64 {
+    pub(crate) fn steps_in(&self, index: usize) -> u64 {
         let layer = &self.layers[index];
         let per_lane = layer.segment.per_lane();
         match self.tail {
@@ -336,7 +336,7 @@ impl EpochPlan {
     }
 
     /// Slots that `limit` leaves from the beginning of a segment on.
-    fn slots_left(&self, index: usize) -> u64 {
+    pub(crate) fn slots_left(&self, index: usize) -> u64 {
         let used =
             |layer: &Layer| layer.segment.steps.most().saturating_mul(layer.segment.global_batch);
         let used: u64 = self.layers[..index].iter().map(used).sum();

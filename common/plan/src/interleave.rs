@@ -27,17 +27,7 @@ impl Turns {
 
     /// What stands at `position`, which is below [`Turns::samples`].
     pub(crate) fn at(&self, position: u64) -> Turn {
-        let longest = self.lengths.iter().max().copied().unwrap_or(0);
-        // The last round that starts at or before `position`.
-        let (mut round, mut beyond) = (0, longest / self.block_length + 1);
-        while beyond - round > 1 {
-            let middle = round + (beyond - round) / 2;
-            if self.before(middle) <= position {
-                round = middle;
-            } else {
-                beyond = middle;
-            }
-        }
+        let round = self.round_at(position);
         let mut left = position - self.before(round);
         for (split, &length) in self.lengths.iter().enumerate() {
             let taken = self.turn_length(length, round);
@@ -47,6 +37,19 @@ impl Turns {
             left -= taken;
         }
         unreachable!("position {position} is beyond the group's {} samples", self.samples())
+    }
+
+    /// Samples that each split gave before `position`, which is at most [`Turns::samples`].
+    pub(crate) fn given(&self, position: u64) -> Vec<u64> {
+        let round = self.round_at(position);
+        let full = round * self.block_length;
+        let mut left = position - self.before(round);
+        let mut given = |&length: &u64| {
+            let taken = self.turn_length(length, round).min(left);
+            left -= taken;
+            length.min(full) + taken
+        };
+        self.lengths.iter().map(&mut given).collect()
     }
 
     /// Where `turn` stands in the group.
@@ -68,6 +71,21 @@ impl Turns {
         let next = live.iter().position(|&split| split == first.split).expect("it has a turn");
         let taken = first.offset % self.block_length;
         TurnsIter { turns: self, live, next, round, taken }
+    }
+
+    /// The last round that starts at or before `position`.
+    fn round_at(&self, position: u64) -> u64 {
+        let longest = self.lengths.iter().max().copied().unwrap_or(0);
+        let (mut round, mut beyond) = (0, longest / self.block_length + 1);
+        while beyond - round > 1 {
+            let middle = round + (beyond - round) / 2;
+            if self.before(middle) <= position {
+                round = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        round
     }
 
     /// Samples given in the rounds before `round`.
@@ -141,6 +159,11 @@ mod tests {
             assert_eq!(turns.at(position), turn);
             assert_eq!(turns.position(turn), position);
             assert_eq!(turns.clone().iter_from(position).next(), Some(turn));
+        }
+        for position in 0..=all.len() {
+            let mut given = vec![0; lengths.len()];
+            all[..position].iter().for_each(|turn| given[turn.split] += 1);
+            assert_eq!(turns.given(position as u64), given);
         }
         all.iter()
             .map(|turn| format!("{}{}", (b'a' + turn.split as u8) as char, turn.offset))

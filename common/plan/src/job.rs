@@ -52,7 +52,7 @@ impl FromStr for Tail {
 
 /// Everything that decides which sample stands where, and what a record's values are.
 /// World size, rank, batch size, prefetch, threads and paths are no part of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIdentity {
     /// Content digest, seed and shuffle.
     pub shuffle: Shuffle,
@@ -67,10 +67,10 @@ pub struct JobIdentity {
 }
 
 /// A field in which two identities differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Name of the field.
-    pub field: &'static str,
+    pub field: String,
     /// Its value on the left.
     pub left: String,
     /// Its value on the right.
@@ -130,7 +130,7 @@ pub fn differences(left: &JobIdentity, right: &JobIdentity) -> Vec<Difference> {
     let pairs = left.fields().into_iter().zip(right.fields());
     pairs
         .filter(|(left, right)| left.1 != right.1)
-        .map(|((field, left), (_, right))| Difference { field, left, right })
+        .map(|((field, left), (_, right))| Difference { field: field.to_owned(), left, right })
         .collect()
 }
 
@@ -152,7 +152,8 @@ pub(crate) mod tests {
         let mut other = identity();
         other.shuffle.window = 20;
         other.operators = "a\nb".into();
-        let names: Vec<_> = differences(&one, &other).iter().map(|d| d.field).collect();
+        let differences = differences(&one, &other);
+        let names: Vec<_> = differences.iter().map(|d| d.field.as_str()).collect();
         assert_eq!(names, ["window", "operators"]);
         assert_ne!(one.digest(), other.digest());
         assert_eq!(one.field_checks().len(), 48);

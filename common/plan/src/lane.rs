@@ -87,7 +87,7 @@ impl Lane {
 
     /// The sample at an input, which is below [`Lane::samples`].
     pub fn input(&self, input: u64) -> Sample {
-        let group = self.group_at(self.line.place(self.range.start + input));
+        let group = self.group_of(input);
         let turn = self.turns(&group).at(input - self.input_of_group(&group));
         self.sample(&group, turn)
     }
@@ -97,7 +97,7 @@ impl Lane {
         if input >= self.samples() {
             return Inputs { lane: self.clone(), group: 0..0, turns: TurnsIter::empty() };
         }
-        let group = self.group_at(self.line.place(self.range.start + input));
+        let group = self.group_of(input);
         let turns = self.turns(&group).iter_from(input - self.input_of_group(&group));
         Inputs { lane: self.clone(), group, turns }
     }
@@ -133,23 +133,58 @@ impl Lane {
         Blocks { lane: self.clone(), next: self.window.block_of(output), passes: PassA::default() }
     }
 
+    /// The inputs that `outputs` are made of; of both any number, ascending and disjoint.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub(crate) fn inputs_of(&self, outputs: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, PlanError> {
+        self.window.inputs_of(outputs)
+    }
+
+    /// Outputs among which those of `inputs` are, which is not empty.
+    pub(crate) fn outputs_near(&self, inputs: &Range<u64>) -> Range<u64> {
+        self.window.outputs_near(inputs)
+    }
+
+    /// Its groups of splits: their places in the line.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut next = self.places.start;
+        std::iter::from_fn(move || {
+            let group = (next < self.places.end).then(|| self.group_at(next))?;
+            next = group.end;
+            Some(group)
+        })
+    }
+
+    /// The group that holds an input, which is below [`Lane::samples`].
+    pub(crate) fn group_of(&self, input: u64) -> Range<usize> {
+        self.group_at(self.line.place(self.range.start + input))
+    }
+
     /// Places of the splits of the group that the split at `place` belongs to.
-    fn group_at(&self, place: usize) -> Range<usize> {
+    pub(crate) fn group_at(&self, place: usize) -> Range<usize> {
         let size = usize::try_from(self.interleave).unwrap_or(usize::MAX);
         let start = self.places.start + (place - self.places.start) / size * size;
         start..start.saturating_add(size).min(self.places.end)
     }
 
     fn input_of_group(&self, group: &Range<usize>) -> u64 {
-        self.line.start(group.start).max(self.range.start) - self.range.start
+        self.inputs_of_group(group).start
     }
 
-    fn turns(&self, group: &Range<usize>) -> Turns {
-        let length = |place| {
-            self.line.start(place + 1).min(self.range.end)
-                - self.line.start(place).max(self.range.start)
-        };
-        Turns::new(group.clone().map(length).collect(), self.block_length)
+    pub(crate) fn inputs_of_group(&self, group: &Range<usize>) -> Range<u64> {
+        let start = self.line.start(group.start).max(self.range.start);
+        let end = self.line.start(group.end).min(self.range.end);
+        start - self.range.start..end - self.range.start
+    }
+
+    pub(crate) fn split_length(&self, place: usize) -> u64 {
+        self.line.start(place + 1).min(self.range.end)
+            - self.line.start(place).max(self.range.start)
+    }
+
+    pub(crate) fn turns(&self, group: &Range<usize>) -> Turns {
+        let lengths = group.clone().map(|place| self.split_length(place)).collect();
+        Turns::new(lengths, self.block_length)
     }
 
     fn sample(&self, group: &Range<usize>, turn: Turn) -> Sample {

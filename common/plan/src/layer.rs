@@ -49,10 +49,23 @@ enum Form {
 
 /// The columns of a lane's steps that one rank takes, and how many steps it took.
 #[derive(Clone, Copy, Debug)]
-struct Columns {
+pub(crate) struct Columns {
     first: u64,
     end: u64,
     steps: u64,
+}
+
+impl Columns {
+    /// Positions of the lane below `end` that are taken.
+    pub(crate) fn taken(&self, per_lane: u64, end: u64) -> u64 {
+        self.below(per_lane, end.min(self.steps.saturating_mul(per_lane)))
+    }
+
+    /// Positions of the lane below `end`.
+    fn below(&self, per_lane: u64, end: u64) -> u64 {
+        let width = self.end - self.first;
+        end / per_lane * width + (end % per_lane).saturating_sub(self.first).min(width)
+    }
 }
 
 impl Layer {
@@ -106,6 +119,33 @@ impl Layer {
         Some((lane, below.left_at(lane, place)))
     }
 
+    /// Where `positions` of `lane` lie in the layer below, in no order: lanes and stretches of them.
+    pub(crate) fn down_all(
+        &self,
+        below: &Self,
+        lane: u64,
+        positions: Range<u64>,
+    ) -> Vec<(u64, Range<u64>)> {
+        let mut found = Vec::new();
+        let starts = match &self.form {
+            Form::First => return found,
+            Form::Continued => {
+                below.left_all(lane, positions, &mut found);
+                return found;
+            }
+            Form::Cut { starts } => starts,
+        };
+        let first = cut(starts[starts.len() - 1], self.segment.lanes, lane).start;
+        let (mut item, end) = (first + positions.start, first + positions.end);
+        while item < end {
+            let lane = starts.partition_point(|&start| start <= item) - 1;
+            let stop = end.min(starts[lane + 1]);
+            below.left_all(lane as u64, item - starts[lane]..stop - starts[lane], &mut found);
+            item = stop;
+        }
+        found
+    }
+
     /// Where the item at `place` in the rest of `lane` below comes to stand in this layer.
     pub(crate) fn up(&self, lane: u64, place: u64) -> (u64, u64) {
         match &self.form {
@@ -124,7 +164,7 @@ impl Layer {
         let per_lane = self.segment.per_lane();
         let (step, column) = (position / per_lane, position % per_lane);
         let mut before = 0;
-        for columns in self.columns(lane) {
+        for columns in columns(&self.segment, &self.segment.steps, lane) {
             let taken = self.taken(lane, &columns);
             if (columns.first..columns.end).contains(&column) {
                 if step < columns.steps {
@@ -139,16 +179,41 @@ impl Layer {
         unreachable!("the columns of lane {lane} cover column {column}")
     }
 
+    /// Positions of the items at `places` in the rest of `lane`.
+    fn left_all(&self, lane: u64, places: Range<u64>, found: &mut Vec<(u64, Range<u64>)>) {
+        let per_lane = self.segment.per_lane();
+        let mut before = 0;
+        for columns in columns(&self.segment, &self.segment.steps, lane) {
+            let taken = self.taken(lane, &columns);
+            let rest = self.all(lane, &columns) - taken;
+            let start = places.start.clamp(before, before + rest) - before;
+            let end = places.end.clamp(before, before + rest) - before;
+            before += rest;
+            let (mut item, end) = (taken + start, taken + end);
+            let width = columns.end - columns.first;
+            if width == per_lane {
+                found.push((lane, item..end));
+                continue;
+            }
+            while item < end {
+                let length = (width - item % width).min(end - item);
+                let position = item / width * per_lane + columns.first + item % width;
+                found.push((lane, position..position + length));
+                item += length;
+            }
+        }
+    }
+
     /// Samples of `lane` that the segment leaves.
-    fn rest(&self, lane: u64) -> u64 {
-        self.columns(lane)
+    pub(crate) fn rest(&self, lane: u64) -> u64 {
+        columns(&self.segment, &self.segment.steps, lane)
             .map(|columns| self.all(lane, &columns) - self.taken(lane, &columns))
             .sum()
     }
 
     /// Position of the item at `place` in the rest of `lane`.
     fn left_at(&self, lane: u64, mut place: u64) -> u64 {
-        for columns in self.columns(lane) {
+        for columns in columns(&self.segment, &self.segment.steps, lane) {
             let taken = self.taken(lane, &columns);
             let rest = self.all(lane, &columns) - taken;
             if place < rest {
@@ -162,41 +227,53 @@ impl Layer {
         unreachable!("lane {lane} leaves less than that")
     }
 
-    /// Parts of a lane's steps that stopped together.
-    fn columns(&self, lane: u64) -> impl Iterator<Item = Columns> + '_ {
-        let per_lane = self.segment.per_lane();
-        let (ranks, width) = match &self.segment.steps {
-            Steps::All(_) => (0..1, 0),
-            Steps::PerRank(steps) => {
-                let width = self.segment.global_batch / steps.len() as u64;
-                (lane * per_lane / width..((lane + 1) * per_lane).div_ceil(width), width)
-            }
-        };
-        ranks.map(move |rank| match &self.segment.steps {
-            Steps::All(steps) => Columns { first: 0, end: per_lane, steps: *steps },
-            Steps::PerRank(steps) => Columns {
-                first: (rank * width).saturating_sub(lane * per_lane),
-                end: ((rank + 1) * width - lane * per_lane).min(per_lane),
-                steps: steps[rank as usize],
-            },
-        })
-    }
-
     fn all(&self, lane: u64, columns: &Columns) -> u64 {
-        self.below(self.lengths[lane as usize], columns)
+        columns.below(self.segment.per_lane(), self.lengths[lane as usize])
     }
 
     fn taken(&self, lane: u64, columns: &Columns) -> u64 {
-        let end = columns.steps.saturating_mul(self.segment.per_lane());
-        self.below(self.lengths[lane as usize].min(end), columns)
+        columns.taken(self.segment.per_lane(), self.lengths[lane as usize])
     }
+}
 
-    /// Positions below `end` that are in `columns`.
-    fn below(&self, end: u64, columns: &Columns) -> u64 {
-        let per_lane = self.segment.per_lane();
-        let width = columns.end - columns.first;
-        end / per_lane * width + (end % per_lane).saturating_sub(columns.first).min(width)
+/// Parts of a lane's steps that stopped together, if its segment went on for `steps`.
+pub(crate) fn columns<'a>(
+    segment: &Segment,
+    steps: &'a Steps,
+    lane: u64,
+) -> impl Iterator<Item = Columns> + use<'a> {
+    let per_lane = segment.per_lane();
+    let (ranks, width) = match steps {
+        Steps::All(_) => (0..1, 0),
+        Steps::PerRank(steps) => {
+            let width = segment.global_batch / steps.len() as u64;
+            (lane * per_lane / width..((lane + 1) * per_lane).div_ceil(width), width)
+        }
+    };
+    ranks.map(move |rank| match steps {
+        Steps::All(steps) => Columns { first: 0, end: per_lane, steps: *steps },
+        Steps::PerRank(steps) => Columns {
+            first: (rank * width).saturating_sub(lane * per_lane),
+            end: ((rank + 1) * width - lane * per_lane).min(per_lane),
+            steps: steps[rank as usize],
+        },
+    })
+}
+
+/// Positions of a lane below `end` that its `columns` took: a whole beginning, then stretches of
+/// the steps that some of them took and some did not. Ascending.
+pub(crate) fn taken_of(per_lane: u64, columns: &[Columns], end: u64) -> Vec<Range<u64>> {
+    let all = columns.iter().map(|columns| columns.steps).min().unwrap_or(0);
+    let some = columns.iter().map(|columns| columns.steps).max().unwrap_or(0);
+    let mut taken = Vec::new();
+    taken.push(0..all.saturating_mul(per_lane).min(end));
+    for step in all..some.min(end.div_ceil(per_lane)) {
+        let start = step * per_lane;
+        for columns in columns.iter().filter(|columns| columns.steps > step) {
+            taken.push(start + columns.first..end.min(start + columns.end));
+        }
     }
+    taken
 }
 
 /// Entries `[r B / W, (r + 1) B / W)` of a global batch, which are rank r's.

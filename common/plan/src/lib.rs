@@ -24,15 +24,18 @@ mod segment;
 mod layer;
 
 mod epoch;
+mod progress;
 
 mod job;
 mod token;
 
 mod cursor;
+mod intent;
 
 pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};
+pub use intent::Intent;
 pub use job::{DECODER_NONE, Difference, JobIdentity, MODE_DETERMINISTIC, Tail, differences};
 pub use lane::{Blocks, Inputs, Lane, LaneBlock};
 pub use layer::LanePosition;
@@ -97,6 +100,14 @@ pub enum PlanError {
         world_size: u64,
         /// Samples of one step of all ranks.
         global_batch: u64,
+    },
+    /// Not one cursor for each rank.
+    #[error("{cursors} cursors were given for {world_size} ranks; give one for each rank")]
+    CursorsDoNotFit {
+        /// Cursors given.
+        cursors: u64,
+        /// Data-parallel ranks.
+        world_size: u64,
     },
     /// The rank is not below the world size.
     #[error("rank={rank} is not in 0..{world_size}: ranks count from 0 to world_size - 1")]

@@ -21,7 +21,7 @@ pub struct Sample {
 const PARAMETER_MAX: u64 = 1 << 40;
 
 /// What a job says of shuffling.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shuffle {
     /// Content digest of the dataset.
     pub content: ContentDigest,
@@ -113,6 +113,16 @@ impl Line {
         let start = *self.starts.get(place)?;
         let end = *self.starts.get(place + 1)?;
         (sample.ordinal < end - start).then(|| start + sample.ordinal)
+    }
+
+    /// Shards of the dataset, with and without samples.
+    pub(crate) fn shards_total(&self) -> usize {
+        self.shards_total
+    }
+
+    /// Shards with samples, in line order.
+    pub(crate) fn shards(&self) -> &[u32] {
+        &self.shards
     }
 
     /// Place among the line's shards of the one that holds `position`.

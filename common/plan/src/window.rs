@@ -114,6 +114,34 @@ impl Window {
         }
     }
 
+    /// The inputs that `outputs` are made of; of both any number, ascending and disjoint.
+    /// Costs the permutations of those blocks that `outputs` cover in part.
+    pub(crate) fn inputs_of(&self, outputs: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, PlanError> {
+        let (key_a, middles) = match self.mode {
+            Mode::Plain => return Ok(outputs),
+            Mode::Whole { key_a } => (key_a, outputs),
+            Mode::TwoPasses { key_a, key_b } => {
+                let block_at = |middle| {
+                    let block = self.block_of(middle);
+                    (block, self.outputs(block))
+                };
+                (key_a, undone(&outputs, key_b, block_at)?)
+            }
+        };
+        let size = self.size;
+        undone(&middles, key_a, |input| (input / size, self.inputs_block(input / size)))
+    }
+
+    /// Outputs among which those of `inputs` are, which is not empty: less than two windows more.
+    pub(crate) fn outputs_near(&self, inputs: &Range<u64>) -> Range<u64> {
+        if self.is_plain() {
+            return inputs.clone();
+        }
+        let first = self.inputs_block(inputs.start / self.size).start;
+        let end = self.inputs_block((inputs.end - 1) / self.size).end;
+        self.outputs(self.block_of(first)).start..self.outputs(self.block_of(end - 1)).end
+    }
+
     fn half(&self) -> u64 {
         self.size / 2
     }
@@ -123,6 +151,86 @@ impl Window {
         let start = block * self.size;
         start..self.samples.min(start + self.size)
     }
+}
+
+/// What stood at `places` before the positions of each block were permuted: whole blocks as they
+/// are, others sample by sample. `block_at` says the stream and range of a position's block.
+fn undone(
+    places: &[Range<u64>],
+    key: u64,
+    block_at: impl Fn(u64) -> (u64, Range<u64>),
+) -> Result<Vec<Range<u64>>, PlanError> {
+    let mut items = Vec::new();
+    let mut part: Option<Part> = None;
+    for range in places {
+        let mut place = range.start;
+        while place < range.end {
+            let (stream, block) = block_at(place);
+            if part.as_ref().is_some_and(|part| part.stream != stream) {
+                part.take().into_iter().for_each(|part| part.append_to(&mut items));
+            }
+            if place == block.start && range.end >= block.end {
+                let last = block_at(range.end - 1).1;
+                let end = if last.end == range.end { last.end } else { last.start };
+                items.push(place..end);
+                place = end;
+                continue;
+            }
+            let end = range.end.min(block.end);
+            let held = match part.take() {
+                Some(held) => held,
+                None => Part::new(key, stream, &block)?,
+            };
+            part = Some(held.with(place..end));
+            place = end;
+        }
+    }
+    part.into_iter().for_each(|part| part.append_to(&mut items));
+    Ok(joined(items))
+}
+
+/// A permuted block of which only some places are looked at.
+struct Part {
+    stream: u64,
+    start: u64,
+    order: Vec<u32>,
+    /// Whether an item of the block stood at such a place.
+    found: Vec<bool>,
+}
+
+impl Part {
+    fn new(key: u64, stream: u64, block: &Range<u64>) -> Result<Self, PlanError> {
+        let order = Draws::new(key, stream).permutation(block.end - block.start)?;
+        let found = vec![false; order.len()];
+        Ok(Self { stream, start: block.start, order, found })
+    }
+
+    fn with(mut self, places: Range<u64>) -> Self {
+        let places = (places.start - self.start) as usize..(places.end - self.start) as usize;
+        for &item in &self.order[places] {
+            self.found[item as usize] = true;
+        }
+        self
+    }
+
+    fn append_to(self, items: &mut Vec<Range<u64>>) {
+        let found = (self.start..).zip(self.found).filter(|(_, found)| *found);
+        items.extend(found.map(|(item, _)| item..item + 1));
+    }
+}
+
+/// Disjoint ranges in ascending order, those that touch as one, without empty ones.
+pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| range.start < range.end);
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, kept| {
+        let touches = kept.end == next.start;
+        if touches {
+            kept.end = next.end;
+        }
+        touches
+    });
+    ranges
 }
 
 /// Where `item` comes to stand when the positions of `block` are permuted.

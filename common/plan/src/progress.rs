@@ -1,0 +1,320 @@
+//! What of an epoch was delivered, told from cursors alone. Source: docs/ORDER.md, sections 4 to 7.
+//!
+//! Delivered outputs of a lane are a few long stretches, and a stretch is made of the same inputs
+//! as before the shuffle but at its borders. So nothing is walked there but the shuffle blocks at
+//! the borders: whole splits and whole interleave groups are counted by their lengths.
+
+use std::ops::Range;
+
+use crate::PlanError;
+use crate::epoch::EpochPlan;
+use crate::interleave::{Turns, TurnsIter};
+use crate::lane::Lane;
+use crate::layer::{Columns, Layer, columns, taken_of};
+use crate::line::Line;
+use crate::segment::Steps;
+use crate::window::joined;
+
+impl EpochPlan {
+    /// Samples of each shard that were delivered before the ranks' cursors, padding not counted.
+    /// - `steps`: for each rank the first step of the epoch that it has not consumed, `[world_size]`.
+    ///   Segments before the last one are complete, so a cursor there stands at the last one's
+    ///   beginning; one at [`EpochPlan::steps`] is at the end, also for a rank that has fewer.
+    /// - Returns a number for each shard in manifest order, `[shards]`.
+    ///
+    /// Costs O(shards + lanes x (window + interleave)), whatever the number of samples; where ranks
+    /// share a lane, also the steps of it that some of them have ahead of others. A segment more
+    /// adds borders, as many as lanes. Only behind ranks that shared a lane and stopped at different
+    /// steps (`uneven`) every row of every step is a stretch of its own: time and memory then grow
+    /// with the samples delivered since, by some tens of bytes each.
+    ///
+    /// # Errors  `CursorsDoNotFit`, `NoSuchStep` for one beyond the epoch's end, `WindowTooLarge`.
+    pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
+        let open = self.open_steps(steps)?;
+        let mut counts = vec![0; self.line().shards_total()];
+        for (lane, outputs) in (0..).zip(self.delivered_outputs(&open)) {
+            if outputs.is_empty() {
+                continue;
+            }
+            let lane = self.lane(lane);
+            let mut tally = Tally::new(self.line(), &lane, &mut counts);
+            lane.inputs_of(outputs)?.into_iter().for_each(|inputs| tally.add(inputs));
+        }
+        Ok(counts)
+    }
+
+    /// Samples that were delivered before the ranks' cursors: the sum of
+    /// [`EpochPlan::delivered_by_shard`], in O(lanes + ranks).
+    ///
+    /// # Errors  `CursorsDoNotFit`, `NoSuchStep`.
+    pub fn delivered_before(&self, steps: &[u64]) -> Result<u64, PlanError> {
+        let open = self.open_steps(steps)?;
+        let mut delivered = 0;
+        for index in 0..self.layers.len() {
+            let segment = &self.layers[index].segment;
+            for (lane, end) in (0..).zip(self.lane_ends(index)) {
+                let columns = columns(segment, self.steps_of(index, &open), lane);
+                delivered += columns.map(|c| c.taken(segment.per_lane(), end)).sum::<u64>();
+            }
+        }
+        Ok(delivered)
+    }
+
+    /// Samples of each shard that no step delivers, `[shards]`; their sum is
+    /// [`EpochPlan::dropped`]. Costs as [`EpochPlan::delivered_by_shard`].
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn dropped_by_shard(&self) -> Result<Vec<u64>, PlanError> {
+        let mut dropped =
+            self.delivered_by_shard(&vec![self.steps(); self.world_size() as usize])?;
+        let mut samples = vec![0; dropped.len()];
+        for (place, &shard) in self.line().shards().iter().enumerate() {
+            samples[shard as usize] = self.line().start(place + 1) - self.line().start(place);
+        }
+        for (dropped, samples) in dropped.iter_mut().zip(samples) {
+            *dropped = samples - *dropped;
+        }
+        Ok(dropped)
+    }
+
+    /// Ranks that read each shard in the last segment: those with a lane of it, `[shards]`, in
+    /// manifest order. Lanes are contiguous on the line, so a shard's ranks are contiguous too.
+    /// - An empty range: no samples, or none was left for the last segment.
+    /// - After a cut in mid-epoch it may hold more ranks than those whose lanes have the shard: where
+    ///   samples lie is known to a shuffle window; after ranks stopped at different steps, to a lane.
+    ///
+    /// Costs O(shards + lanes x segments).
+    pub fn ranks_of_shards(&self) -> Vec<Range<u64>> {
+        let last = self.layers.len() - 1;
+        let rests: Vec<Rests> = self.layers[..last].iter().map(Rests::of).collect();
+        let first_starts = sums(self.layers[0].lengths.iter().copied());
+        let last_starts = sums(self.layers[last].lengths.iter().copied());
+        let mut ranks = vec![0..0; self.line().shards_total()];
+        for (index, start) in (0..self.lanes()).zip(first_starts) {
+            let lane = self.lane(index);
+            for group in lane.groups() {
+                let outputs = lane.outputs_near(&lane.inputs_of_group(&group));
+                let items = start + outputs.start..start + outputs.end;
+                let items = rests.iter().fold(items, |items, rests| rests.left_of(items));
+                if items.is_empty() {
+                    continue;
+                }
+                let lanes =
+                    part_at(&last_starts, items.start)..part_at(&last_starts, items.end - 1);
+                let found = self.ranks_of_lanes(lanes.start as u64, lanes.end as u64);
+                for &shard in &self.line().shards()[group] {
+                    let known = &mut ranks[shard as usize];
+                    let start = if known.start < known.end { known.start } else { found.start };
+                    *known = start..found.end;
+                }
+            }
+        }
+        ranks
+    }
+
+    /// Ranks that have entries of the last segment's lanes `first..=last`.
+    fn ranks_of_lanes(&self, first: u64, last: u64) -> Range<u64> {
+        let per_lane = self.layers[self.layers.len() - 1].segment.per_lane();
+        first * per_lane / self.rows()..((last + 1) * per_lane).div_ceil(self.rows())
+    }
+
+    /// Steps of the last segment that the ranks took, as a segment says it.
+    fn open_steps(&self, steps: &[u64]) -> Result<Steps, PlanError> {
+        let (cursors, world_size) = (steps.len() as u64, self.world_size());
+        if cursors != world_size {
+            return Err(PlanError::CursorsDoNotFit { cursors, world_size });
+        }
+        let all = self.steps();
+        if let Some(&step) = steps.iter().find(|&&step| step > all) {
+            return Err(PlanError::NoSuchStep { epoch: self.epoch(), step, steps: all });
+        }
+        let first = self.first_step();
+        let open = steps.iter().map(|step| step.saturating_sub(first)).collect();
+        Ok(Steps::PerRank(open).normalized())
+    }
+
+    /// Steps taken of a segment, when `open` were taken of the last.
+    fn steps_of<'a>(&'a self, index: usize, open: &'a Steps) -> &'a Steps {
+        if index + 1 == self.layers.len() { open } else { &self.layers[index].segment.steps }
+    }
+
+    /// Where the slots that exist and that the epoch's steps reach end, in each lane of a segment.
+    fn lane_ends(&self, index: usize) -> Vec<u64> {
+        let Layer { segment, lengths, .. } = &self.layers[index];
+        let (per_lane, left) = (segment.per_lane(), self.slots_left(index));
+        let (full, partial) = (left / segment.global_batch, left % segment.global_batch);
+        let reached = self.steps_in(index).saturating_mul(per_lane);
+        let end = |(lane, length): (u64, &u64)| {
+            let partial = partial.saturating_sub(lane * per_lane).min(per_lane);
+            full.saturating_mul(per_lane).saturating_add(partial).min(reached).min(*length)
+        };
+        (0..).zip(lengths).map(end).collect()
+    }
+
+    /// Delivered outputs of each lane that the line was cut into: ascending, disjoint and apart.
+    fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
+        let mut above: Vec<Vec<Range<u64>>> = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let per_lane = layer.segment.per_lane();
+            let mut taken: Vec<_> = (0..)
+                .zip(self.lane_ends(index))
+                .map(|(lane, end)| {
+                    let steps = self.steps_of(index, open);
+                    let columns: Vec<Columns> = columns(&layer.segment, steps, lane).collect();
+                    taken_of(per_lane, &columns, end)
+                })
+                .collect();
+            for (lane, stretches) in (0..).zip(above) {
+                for stretch in stretches {
+                    let upper = &self.layers[index + 1];
+                    for (lane, positions) in upper.down_all(layer, lane, stretch) {
+                        taken[lane as usize].push(positions);
+                    }
+                }
+            }
+            above = taken.into_iter().map(joined).collect();
+        }
+        above
+    }
+}
+
+/// Where each lane of a segment starts when they are laid end to end, and its rest likewise.
+struct Rests {
+    lanes: Vec<u64>,
+    rests: Vec<u64>,
+    /// What was taken of each lane, if that is its beginning.
+    taken: Option<u64>,
+}
+
+impl Rests {
+    fn of(layer: &Layer) -> Self {
+        let lanes = sums(layer.lengths.iter().copied());
+        let rests = sums((0..layer.segment.lanes).map(|lane| layer.rest(lane)));
+        let taken = match &layer.segment.steps {
+            Steps::All(steps) => Some(steps.saturating_mul(layer.segment.per_lane())),
+            Steps::PerRank(_) => None,
+        };
+        Self { lanes, rests, taken }
+    }
+
+    /// What is left of `items` of the lanes, or some more; those of the next segment's lanes.
+    fn left_of(&self, items: Range<u64>) -> Range<u64> {
+        if items.is_empty() {
+            return items;
+        }
+        let first = part_at(&self.lanes, items.start);
+        let last = part_at(&self.lanes, items.end - 1);
+        let Some(taken) = self.taken else {
+            return self.rests[first]..self.rests[last + 1];
+        };
+        let left = |lane: usize, item: u64| {
+            self.rests[lane] + (item - self.lanes[lane]).saturating_sub(taken)
+        };
+        left(first, items.start)..left(last, items.end)
+    }
+}
+
+/// Where parts of these lengths start when they are laid end to end, and where the last one ends.
+fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut starts = vec![0];
+    starts.extend(lengths.scan(0, |sum, length| {
+        *sum += length;
+        Some(*sum)
+    }));
+    starts
+}
+
+/// The part that holds `item`.
+fn part_at(starts: &[u64], item: u64) -> usize {
+    starts.partition_point(|&start| start <= item) - 1
+}
+
+/// Turns of a group that are walked rather than sought anew, per split of it: about as dear.
+const WALKED_PER_SPLIT: u64 = 16;
+
+/// Counts inputs of a lane by shard, in ascending order.
+struct Tally<'a> {
+    line: &'a Line,
+    lane: &'a Lane,
+    counts: &'a mut [u64],
+    /// The group that it is in: places of its splits, and its inputs.
+    group: Range<usize>,
+    inputs: Range<u64>,
+    /// Turns of the group once a part of it is counted.
+    walk: Option<Walk>,
+}
+
+/// A walk through the turns of a group, and where it stands.
+struct Walk {
+    turns: Turns,
+    iter: TurnsIter,
+    next: u64,
+}
+
+impl<'a> Tally<'a> {
+    fn new(line: &'a Line, lane: &'a Lane, counts: &'a mut [u64]) -> Self {
+        Self { line, lane, counts, group: 0..0, inputs: 0..0, walk: None }
+    }
+
+    fn add(&mut self, inputs: Range<u64>) {
+        let mut input = inputs.start;
+        while input < inputs.end {
+            self.enter(input);
+            let end = inputs.end.min(self.inputs.end);
+            if input == self.inputs.start && end == self.inputs.end {
+                for place in self.group.clone() {
+                    let samples = self.lane.split_length(place);
+                    self.add_to(place, samples);
+                }
+            } else {
+                self.add_part(input - self.inputs.start..end - self.inputs.start);
+            }
+            input = end;
+        }
+    }
+
+    /// Goes to the group that holds `input`.
+    fn enter(&mut self, input: u64) {
+        if self.inputs.contains(&input) {
+            return;
+        }
+        let follows = !self.inputs.is_empty() && input == self.inputs.end;
+        self.group =
+            if follows { self.lane.group_at(self.group.end) } else { self.lane.group_of(input) };
+        self.inputs = self.lane.inputs_of_group(&self.group);
+        self.walk = None;
+    }
+
+    /// Adds some positions of the group: by lengths if they are many, else turn by turn.
+    fn add_part(&mut self, positions: Range<u64>) {
+        let walked_max = self.group.len() as u64 * WALKED_PER_SPLIT;
+        let walk = self.walk.get_or_insert_with(|| Walk {
+            turns: self.lane.turns(&self.group),
+            iter: TurnsIter::empty(),
+            next: u64::MAX,
+        });
+        let length = positions.end - positions.start;
+        if length > walked_max {
+            let before = walk.turns.given(positions.start);
+            let after = walk.turns.given(positions.end);
+            for (place, (before, after)) in self.group.clone().zip(before.into_iter().zip(after)) {
+                self.add_to(place, after - before);
+            }
+            return;
+        }
+        if positions.start < walk.next || positions.start - walk.next > walked_max {
+            walk.iter = walk.turns.clone().iter_from(positions.start);
+            walk.next = positions.start;
+        }
+        let skipped = positions.start - walk.next;
+        walk.next = positions.end;
+        for turn in walk.iter.by_ref().skip(skipped as usize).take(length as usize) {
+            let shard = self.line.shards()[self.group.start + turn.split];
+            self.counts[shard as usize] += 1;
+        }
+    }
+
+    fn add_to(&mut self, place: usize, samples: u64) {
+        self.counts[self.line.shards()[place] as usize] += samples;
+    }
+}

@@ -1,0 +1,226 @@
+//! What was delivered, told from cursors, against the batches themselves.
+
+#![allow(clippy::unwrap_used)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use shardfeed_plan::{Digest, EpochPlan, Line, PlanError, Segment, Shuffle, Steps, Tail};
+
+#[derive(Clone, Debug)]
+struct Case {
+    counts: Vec<u64>,
+    shuffle: Shuffle,
+    tail: Tail,
+    limit: Option<u64>,
+}
+
+/// A segment to be, and parts of its steps at which its ranks stop.
+#[derive(Clone, Debug)]
+struct Stretch {
+    lanes: u64,
+    per_lane: u64,
+    world: prop::sample::Index,
+    stops: Vec<f64>,
+    apart: bool,
+}
+
+impl Case {
+    fn plan(&self, segments: &[Segment], world_size: u64) -> EpochPlan {
+        let line = Arc::new(Line::new(&self.counts, &self.shuffle, 3).unwrap());
+        let rules = (self.tail, self.limit);
+        EpochPlan::new(line, self.shuffle.clone(), 3, rules, segments, world_size).unwrap()
+    }
+}
+
+impl Stretch {
+    fn world_size(&self) -> u64 {
+        let batch = self.lanes * self.per_lane;
+        let worlds: Vec<u64> = (1..=batch).filter(|w| batch.is_multiple_of(*w)).collect();
+        worlds[self.world.index(worlds.len())]
+    }
+
+    fn segment(&self) -> Segment {
+        let (lanes, global_batch) = (self.lanes, self.lanes * self.per_lane);
+        Segment { lanes, global_batch, steps: Steps::All(0) }
+    }
+
+    /// Where the ranks of `plan` stand: from its last segment's beginning to their ends, if `apart`
+    /// perhaps each somewhere else.
+    fn cursors(&self, plan: &EpochPlan, apart: bool) -> Vec<u64> {
+        let cursor = |rank: u64| {
+            let stop = if apart && self.apart {
+                self.stops[rank as usize % self.stops.len()]
+            } else {
+                self.stops[0]
+            };
+            let left = plan.rank_steps(rank) - plan.first_step();
+            plan.first_step() + (left as f64 * stop).round() as u64
+        };
+        (0..plan.world_size()).map(cursor).collect()
+    }
+}
+
+prop_compose! {
+    fn cases()(
+        counts in prop::collection::vec(0u64..40, 1..12).prop_filter("some", |c| c.iter().any(|&n| n > 0)),
+        seed in any::<u64>(),
+        enabled in prop::bool::weighted(0.9),
+        window in prop_oneof![1u64..12, 12u64..60, Just(1000)],
+        interleave in prop_oneof![1u64..6, Just(100)],
+        block_length in 1u64..4,
+        tail in prop_oneof![Just(Tail::Drop), Just(Tail::Pad), Just(Tail::Uneven)],
+        limit in prop::option::weighted(0.3, 1u64..300),
+    ) -> Case {
+        let content = Digest::from_bytes([5; 32]);
+        let shuffle = Shuffle { content, seed, enabled, window, interleave, block_length };
+        Case { counts, shuffle, tail, limit }
+    }
+}
+
+prop_compose! {
+    fn stretches()(
+        lanes in 1u64..7,
+        per_lane in 1u64..7,
+        world in any::<prop::sample::Index>(),
+        stops in prop::collection::vec(prop_oneof![0.0..1.0f64, Just(1.0)], 1..12),
+        apart in any::<bool>(),
+    ) -> Stretch {
+        Stretch { lanes, per_lane, world, stops, apart }
+    }
+}
+
+/// Adds what the ranks got between these steps, and checks that they read the shards.
+fn deliver(plan: &EpochPlan, cursors: &[u64], counts: &mut [u64]) {
+    let readers = plan.ranks_of_shards();
+    for (rank, &cursor) in cursors.iter().enumerate() {
+        for step in plan.first_step()..cursor {
+            for planned in plan.batch(step, rank as u64).unwrap().iter().filter(|p| p.valid) {
+                let shard = planned.sample.shard as usize;
+                assert!(readers[shard].contains(&(rank as u64)), "{rank} of {readers:?}");
+                counts[shard] += 1;
+            }
+        }
+    }
+}
+
+fn check(plan: &EpochPlan, cursors: &[u64], counts: &[u64]) {
+    assert_eq!(plan.delivered_by_shard(cursors).unwrap(), counts);
+    assert_eq!(plan.delivered_before(cursors).unwrap(), counts.iter().sum::<u64>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn counts_are_those_of_the_batches(case in cases(), stretches in prop::collection::vec(stretches(), 1..5)) {
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut delivered = vec![0; case.counts.len()];
+        for (index, stretch) in stretches.iter().enumerate() {
+            segments.push(stretch.segment());
+            let plan = case.plan(&segments, stretch.world_size());
+            let from = vec![plan.first_step(); stretch.world_size() as usize];
+            check(&plan, &from, &delivered);
+            let apart = case.tail == Tail::Uneven || index + 1 == stretches.len();
+            let cursors = stretch.cursors(&plan, apart);
+            deliver(&plan, &cursors, &mut delivered);
+            check(&plan, &cursors, &delivered);
+            let taken: Vec<u64> = cursors.iter().map(|step| step - plan.first_step()).collect();
+            if taken.iter().all(|&steps| steps == 0) {
+                segments.pop();
+            } else {
+                segments.last_mut().unwrap().steps = Steps::PerRank(taken).normalized();
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_step_delivers_is_dropped(case in cases(), first in stretches(), last in stretches()) {
+        let mut segments = vec![first.segment()];
+        let plan = case.plan(&segments, first.world_size());
+        let cursors = first.cursors(&plan, case.tail == Tail::Uneven);
+        if cursors.iter().any(|&steps| steps > 0) {
+            segments[0].steps = Steps::PerRank(cursors.clone()).normalized();
+            segments.push(last.segment());
+        }
+        let mut delivered = vec![0; case.counts.len()];
+        if segments.len() == 2 {
+            deliver(&plan, &cursors, &mut delivered);
+        }
+        let plan = case.plan(&segments, 1);
+        deliver(&plan, &[plan.steps()], &mut delivered);
+        let dropped = plan.dropped_by_shard().unwrap();
+        prop_assert_eq!(dropped.iter().sum::<u64>(), plan.dropped());
+        for shard in 0..case.counts.len() {
+            prop_assert_eq!(delivered[shard] + dropped[shard], case.counts[shard]);
+        }
+    }
+
+    #[test]
+    fn the_ranks_of_a_shard_are_those_of_its_lanes(case in cases(), stretch in stretches()) {
+        let plan = case.plan(&[stretch.segment()], stretch.world_size());
+        let mut expected = vec![0..0; case.counts.len()];
+        for lane in 0..plan.lanes() {
+            let (per_lane, width) = (stretch.per_lane, plan.rows());
+            let ranks = lane * per_lane / width..((lane + 1) * per_lane).div_ceil(width);
+            for sample in plan.lane(lane).inputs_from(0) {
+                let known: &mut Range<u64> = &mut expected[sample.shard as usize];
+                let start = if known.start < known.end { known.start } else { ranks.start };
+                *known = start..ranks.end;
+            }
+        }
+        prop_assert_eq!(plan.ranks_of_shards(), expected);
+    }
+}
+
+fn large(counts: &[u64], lanes: u64, world_size: u64) -> EpochPlan {
+    let content = Digest::from_bytes([5; 32]);
+    let shuffle = Shuffle {
+        content,
+        seed: 1,
+        enabled: true,
+        window: 10_000,
+        interleave: 16,
+        block_length: 1,
+    };
+    let line = Arc::new(Line::new(counts, &shuffle, 0).unwrap());
+    let global_batch = 256 * world_size;
+    let segment = Segment { lanes, global_batch, steps: Steps::All(0) };
+    EpochPlan::new(line, shuffle, 0, (Tail::Drop, None), &[segment], world_size).unwrap()
+}
+
+#[test]
+fn twenty_million_samples_are_not_walked() {
+    let counts = vec![1_000; 20_000];
+    let plan = large(&counts, 8, 8);
+    let near = |step: u64| -> Vec<u64> { (0..8).map(|rank| step + rank % 3).collect() };
+    for cursors in [near(0), near(plan.steps() / 2), vec![plan.steps(); 8]] {
+        let delivered = plan.delivered_by_shard(&cursors).unwrap();
+        assert_eq!(delivered.iter().sum::<u64>(), plan.delivered_before(&cursors).unwrap());
+        // Only splits near the cursors are in between: two windows and a group of each lane.
+        let partly = delivered.iter().filter(|&&samples| samples > 0 && samples < 1_000).count();
+        assert!(partly <= 8 * (20 + 2 * 16), "{partly} shards are delivered in part");
+    }
+}
+
+/// A walk over these samples would take days.
+#[test]
+fn a_trillion_samples_are_not_walked() {
+    let counts: Vec<u64> = (0..2_000).map(|shard| 500_000_000 + shard).collect();
+    let plan = large(&counts, 4, 8);
+    let cursors: Vec<u64> = (0..8).map(|rank| plan.steps() / 3 + rank).collect();
+    let delivered = plan.delivered_by_shard(&cursors).unwrap();
+    assert_eq!(delivered.iter().sum::<u64>(), plan.delivered_before(&cursors).unwrap());
+    assert_eq!(plan.dropped_by_shard().unwrap().iter().sum::<u64>(), plan.dropped());
+}
+
+#[test]
+fn cursors_that_no_epoch_has_are_refused() {
+    let plan = large(&[10_000], 2, 2);
+    let error = plan.delivered_before(&[0]).unwrap_err();
+    assert_eq!(error, PlanError::CursorsDoNotFit { cursors: 1, world_size: 2 });
+    let beyond = plan.steps() + 1;
+    let error = plan.delivered_by_shard(&[0, beyond]).unwrap_err();
+    assert_eq!(error, PlanError::NoSuchStep { epoch: 0, step: beyond, steps: plan.steps() });
+}
