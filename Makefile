@@ -10,7 +10,7 @@ NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
-	@echo "make demo    packs a dataset, trains on two ranks, kills one, resumes, counts every record"
+	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md"
 
@@ -48,6 +48,7 @@ check-python: build
 bench: build
 	$(CARGO) bench --locked -p shardfeed-bench
 	$(VENV)/bin/python bench/loader.py
+	$(VENV)/bin/python bench/in_cluster.py
 
 clean:
 	rm -rf target $(VENV) .demo

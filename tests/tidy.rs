@@ -11,42 +11,44 @@ const LINES_MAX: usize = 800;
 
 /// Which of our crates each of our crates may stand on. Tests may stand on everything.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("shardfeed-plan", &[]),
-    ("shardfeed-tfrecord", &[]),
-    ("shardfeed-handoff", &[]),
-    ("shardfeed-pipeline", &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-handoff"]),
+    ("plan", &[]),
+    ("tfrecord", &[]),
+    ("telemetry", &[]),
+    ("proto", &["plan"]),
+    ("scheduler", &["plan"]),
+    ("raft", &[]),
+    ("coordinator", &["plan", "proto", "scheduler", "raft"]),
+    ("handoff", &[]),
+    ("socket", &[]),
+    ("pipeline", &["plan", "tfrecord", "handoff"]),
+    ("agent", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline"]),
+    ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "agent"]),
+    ("embedded", &["plan", "proto", "scheduler", "agent", "client"]),
     (
-        "shardfeed-agent",
-        &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-handoff", "shardfeed-pipeline"],
-    ),
-    (
-        "shardfeed-embedded",
+        "",
         &[
-            "shardfeed-plan",
-            "shardfeed-tfrecord",
-            "shardfeed-handoff",
-            "shardfeed-pipeline",
-            "shardfeed-agent",
+            "plan",
+            "tfrecord",
+            "telemetry",
+            "proto",
+            "coordinator",
+            "socket",
+            "agent",
+            "client",
+            "embedded",
         ],
     ),
-    (
-        "shardfeed",
-        &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-agent", "shardfeed-embedded"],
-    ),
-    (
-        "shardfeed-python",
-        &[
-            "shardfeed-plan",
-            "shardfeed-tfrecord",
-            "shardfeed-handoff",
-            "shardfeed-pipeline",
-            "shardfeed-embedded",
-        ],
-    ),
+    ("python", &["plan", "tfrecord", "telemetry", "proto", "handoff", "pipeline", "embedded"]),
 ];
 
+/// A crate's package, by what stands behind `shardfeed-`; the command has the plain name.
+fn package(name: &str) -> String {
+    if name.is_empty() { "shardfeed".into() } else { format!("shardfeed-{name}") }
+}
+
 /// Crates that decide and compute, but never do: nothing that waits, connects or stores.
-const PURE: &[&str] = &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-pipeline"];
+const PURE: &[&str] =
+    &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-pipeline", "shardfeed-scheduler"];
 const NOT_IN_PURE: &[&str] = &["tokio", "tonic", "prost", "openraft", "object_store", "tracing"];
 
 /// Building needs Rust and a C compiler, no more.
@@ -135,16 +137,18 @@ impl Tree {
 #[test]
 fn arrows_point_down() {
     let tree = Tree::read();
-    let known: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
+    let known: BTreeSet<String> = ARROWS.iter().map(|(name, _)| package(name)).collect();
     let others = ["shardfeed-tests", "shardfeed-bench"];
     for id in &tree.ours {
         let name = tree.names[id].as_str();
         assert!(known.contains(name) || others.contains(&name), "{name} has no place in ARROWS");
     }
     for (name, allowed) in ARROWS {
-        for need in &tree.needs[tree.id(name)] {
+        let (name, allowed) = (package(name), allowed.iter().map(|name| package(name)));
+        let allowed: BTreeSet<String> = allowed.collect();
+        for need in &tree.needs[tree.id(&name)] {
             let need_name = tree.names[need].as_str();
-            let fine = !tree.ours.contains(need) || allowed.contains(&need_name);
+            let fine = !tree.ours.contains(need) || allowed.contains(need_name);
             assert!(fine, "{name} must not stand on {need_name}");
         }
     }
@@ -175,6 +179,9 @@ fn building_needs_rust_and_a_c_compiler_only() {
 #[test]
 fn no_file_is_over_the_cap() {
     for (file, text) in sources(&["rs", "py", "pyi"]) {
+        if file.starts_with("proto/src/generated/") {
+            continue;
+        }
         let lines = text.lines().count();
         assert!(lines <= LINES_MAX, "{file} has {lines} lines, more than {LINES_MAX}");
     }

@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, Subcommand};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use serde::Serialize;
 use shardfeed_plan::{Placed, Sample};
 
+use crate::cluster::ClusterArgs;
+use crate::cluster::batch::{BatchOf, show as show_of_job};
 use crate::error::Problem;
 use crate::files::DatasetArgs;
 use crate::order::{Order, OrderArgs};
@@ -19,12 +21,14 @@ const ABOUT: &str = "\
 Show the records of a batch, or with --find the batch of a record
 
 The answer is computed, not logged: it holds for every run of this order, also for steps that are yet \
-to come. Ranks are those of --world-size, also for steps before a token that other ranks took.";
+to come. Ranks are those of --world-size, also for steps before a token that other ranks took. With --job \
+the coordinator answers, for the order and the ranks of that job.";
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
   shardfeed batch show --step 0 --token checkpoint/loader.json 'train/*.tfrecord'
+  shardfeed batch show --job resnet --epoch 2 --step 120
   shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
 
 /// What can be asked of a batch.
@@ -42,16 +46,65 @@ pub(crate) struct ShowArgs {
     /// Step of the epoch, from 0
     #[arg(long, required_unless_present = "find")]
     step: Option<u64>,
-    /// Rank, from 0
-    #[arg(long, default_value_t = 0)]
-    rank: u64,
+    /// Rank, from 0; without it 0, or with --job all
+    #[arg(long)]
+    rank: Option<u64>,
+    /// Show a batch of this job of the cluster, which knows files and order
+    #[arg(long, conflicts_with_all = OF_FILES)]
+    job: Option<String>,
     /// Show where this record is delivered: a shard's path and the record's number in it, from 0
     #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
     find: Option<RecordRef>,
     #[command(flatten)]
-    dataset: DatasetArgs,
+    dataset: FilesOrJob,
     #[command(flatten)]
     order: OrderArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What a job knows by itself.
+const OF_FILES: [&str; 15] = [
+    "files",
+    "compression",
+    "no_cache",
+    "find",
+    "seed",
+    "no_shuffle",
+    "shuffle_window",
+    "interleave",
+    "block_length",
+    "lanes",
+    "batch_size",
+    "world_size",
+    "tail",
+    "limit",
+    "token",
+];
+
+/// Files that need not be named if a job is.
+#[derive(Debug)]
+struct FilesOrJob(DatasetArgs);
+
+impl Args for FilesOrJob {
+    fn augment_args(command: Command) -> Command {
+        let optional = |files: clap::Arg| files.required(false).required_unless_present("job");
+        DatasetArgs::augment_args(command).mut_arg("files", optional)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FilesOrJob {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        DatasetArgs::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }
 
 /// A batch.
@@ -92,14 +145,20 @@ struct FindReport {
 impl BatchCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         let Self::Show(args) = self;
-        let order = args.order.order(&args.dataset, args.rank)?;
+        if let Some(job) = &args.job {
+            let step = args.step.unwrap_or_default();
+            let of = BatchOf { job, epoch: args.order.epoch(), step, rank: args.rank };
+            return show_of_job(&of, &args.cluster, format);
+        }
+        let rank = args.rank.unwrap_or(0);
+        let order = args.order.order(&args.dataset.0, rank)?;
         if let Some(record) = &args.find {
             let sample = record.find(&order.dataset)?;
             return Ok(format.print(&find(&order, sample)?)?);
         }
         // clap sees to it that there is a step.
         let step = args.step.unwrap_or_default();
-        Ok(format.print(&batch(&order, step, args.rank)?)?)
+        Ok(format.print(&batch(&order, step, rank)?)?)
     }
 }
 

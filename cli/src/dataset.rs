@@ -1,4 +1,4 @@
-//! `shardfeed dataset`: files of records, as files.
+//! `shardfeed dataset`: files of records, as files and as a cluster knows them.
 
 mod inspect;
 mod verify;
@@ -6,6 +6,7 @@ mod write;
 
 use clap::Subcommand;
 
+use crate::cluster::dataset as cluster;
 use crate::output::Format;
 
 /// What can be done with a dataset.
@@ -19,6 +20,13 @@ pub(crate) enum DatasetCommand {
     /// Write a folder of files or a CSV file as TFRecord shards
     #[command(long_about = write::ABOUT)]
     Write(write::WriteArgs),
+    /// Give a dataset to the cluster, and wait until its workers have scanned it
+    #[command(long_about = cluster::ADD_ABOUT)]
+    Add(cluster::AddArgs),
+    /// List the cluster's datasets
+    List(cluster::ListArgs),
+    /// Show a dataset of the cluster
+    Show(cluster::ShowArgs),
 }
 
 impl DatasetCommand {
@@ -27,6 +35,9 @@ impl DatasetCommand {
             Self::Inspect(args) => inspect::run(args, format),
             Self::Verify(args) => verify::run(args, format),
             Self::Write(args) => write::run(args, format),
+            Self::Add(args) => cluster::run_add(args, format),
+            Self::List(args) => cluster::run_list(args, format),
+            Self::Show(args) => cluster::run_show(args, format),
         }
     }
 }

@@ -4,10 +4,15 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use shardfeed_agent::LoadError;
+use shardfeed_agent::{LoadError, WorkerError};
+use shardfeed_coordinator::StartError;
 use shardfeed_plan::{ManifestError, PlanError, TokenError};
+use shardfeed_proto::WireError;
+use shardfeed_socket::BindError;
+use shardfeed_telemetry::TelemetryError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
+use crate::cluster::CallError;
 use crate::output::{self, StdoutError};
 
 const EXIT_FAILED: u8 = 1;
@@ -128,6 +133,22 @@ fn told(cause: &(dyn Error + 'static)) -> Told {
     if let Some(error) = cause.downcast_ref::<PlanError>() {
         return of_plan(error);
     }
+    if let Some(error) = cause.downcast_ref::<CallError>() {
+        return of_call(error);
+    }
+    if let Some(error) = cause.downcast_ref::<WorkerError>() {
+        return of_worker(error);
+    }
+    if let Some(error) = cause.downcast_ref::<StartError>() {
+        return of_start(error);
+    }
+    if let Some(error) = cause.downcast_ref::<WireError>() {
+        return of_wire(error);
+    }
+    if let Some(error) = cause.downcast_ref::<TelemetryError>() {
+        let told = Told::new(error.to_string()).usage();
+        return error.hint().map_or(Told::new(error.to_string()), |hint| told.hint(hint));
+    }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return of_io(error);
     }
@@ -141,6 +162,48 @@ fn of_io(error: &io::Error) -> Told {
         io::ErrorKind::PermissionDenied => told.hint("check the permissions"),
         io::ErrorKind::StorageFull => told.hint("free some space"),
         _ => told,
+    }
+}
+
+fn of_call(error: &CallError) -> Told {
+    match error {
+        CallError::Silent { .. } => Told::new(error.to_string()).hint(
+            "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator \
+             start` runs there",
+        ),
+        CallError::Stranger { .. } => Told::new(error.to_string())
+            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR"),
+        CallError::Refused(error) => of_wire(error),
+    }
+}
+
+/// Another process's message: what, and after the first semicolon what to do.
+fn of_wire(error: &WireError) -> Told {
+    match error.message.split_once("; ") {
+        Some((what, hint)) if !hint.starts_with("there is no") => Told::new(what).hint(hint),
+        _ => Told::new(&error.message),
+    }
+}
+
+fn of_start(error: &StartError) -> Told {
+    let told = Told::advising(&error.to_string());
+    match error {
+        StartError::Option(_) => told.usage(),
+        _ => told,
+    }
+}
+
+fn of_worker(error: &WorkerError) -> Told {
+    match error {
+        WorkerError::Socket(error @ BindError::Io { .. }) => Told::new(error.to_string())
+            .hint("choose another path with --socket, in a folder that this user may write to"),
+        // What to do follows the last colon.
+        WorkerError::Socket(error) => match error.to_string().rsplit_once(": ") {
+            Some((what, hint)) => Told::new(what).hint(hint),
+            None => Told::new(error.to_string()),
+        },
+        WorkerError::Refused(error) => of_wire(error),
+        other => Told::new(other.to_string()),
     }
 }
 

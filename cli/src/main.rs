@@ -1,7 +1,7 @@
-//! `shardfeed`, the command line: what a dataset holds, whether it is whole, how to make one, and
-//! which record is delivered where.
+//! `shardfeed`, the command line: what a dataset holds, whether it is whole, how to make one, which
+//! record is delivered where, the processes of a cluster, and what a cluster does.
 //!
-//! It must never decide an order itself: it asks `shardfeed-plan`, as trainers do. Data goes to
+//! It must never decide an order itself: it asks `shardfeed-plan`, as trainers do, or a coordinator. Data goes to
 //! stdout, everything else to stderr; it exits with 0, with 1 if it failed or found damage, with 2
 //! if it was asked for something that has no meaning.
 #![forbid(unsafe_code)]
@@ -9,10 +9,13 @@
 mod error;
 mod output;
 mod progress;
-mod telemetry;
 
+mod duration;
 mod files;
 mod size;
+
+mod cluster;
+mod process;
 
 mod dataset;
 
@@ -22,6 +25,8 @@ mod shard_ref;
 mod batch;
 mod plan;
 
+mod worker;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -30,9 +35,10 @@ use crate::output::Format;
 
 const AFTER_HELP: &str = "\
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
-SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for example `debug`).";
+SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for example `debug`), \
+SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinator is.";
 
-/// Look at, check and write TFRecord datasets, and ask what an epoch is made of
+/// Look at, check and write TFRecord datasets, run a cluster, and ask what an epoch is made of
 #[derive(Debug, Parser)]
 #[command(name = "shardfeed", version, max_term_width = 100, after_help = AFTER_HELP)]
 struct Cli {
@@ -55,14 +61,57 @@ enum Noun {
     /// Which records a batch is made of, and which batch a record is in
     #[command(subcommand)]
     Batch(batch::BatchCommand),
+    /// What fixes an order in the cluster, and the generations in which ranks followed it
+    #[command(subcommand)]
+    Job(cluster::job::JobCommand),
+    /// How much of a job's epochs was delivered, and what is waited for
+    #[command(subcommand)]
+    Epoch(cluster::epoch::EpochCommand),
+    /// Where each shard of an epoch is
+    #[command(subcommand)]
+    Shard(cluster::shard::ShardCommand),
+    /// Who serves each rank of a job, and how far it is
+    #[command(subcommand)]
+    Rank(cluster::rank::RankCommand),
+    /// The processes that read for the trainers of their hosts
+    #[command(subcommand)]
+    Worker(worker::WorkerCommand),
+    /// The process that decides who reads what
+    #[command(subcommand)]
+    Coordinator(process::CoordinatorCommand),
+    /// Show the cluster as a whole
+    Status(cluster::status::StatusArgs),
+    /// Run a coordinator and a worker in one process, for a first try
+    Up(process::UpArgs),
 }
+
+impl Noun {
+    /// What is logged if the environment does not say.
+    fn log_filter(&self) -> &'static str {
+        match self {
+            Self::Up(_) => LOG_OF_UP,
+            Self::Coordinator(_) | Self::Worker(worker::WorkerCommand::Start(_)) => LOG_OF_PROCESS,
+            _ => LOG_OF_COMMAND,
+        }
+    }
+}
+
+/// What processes log: what people want to find there later.
+const LOG_OF_PROCESS: &str = "info,openraft=error";
+
+/// What a first try logs, between the lines that say what to type.
+const LOG_OF_UP: &str = "warn,openraft=error";
+
+/// What commands log: what nobody else says.
+const LOG_OF_COMMAND: &str = "warn";
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return error::refuse(&error),
     };
-    match telemetry::start().and_then(|()| run(&cli)) {
+    let logging = shardfeed_telemetry::init(cli.noun.log_filter());
+    match logging.map_err(Into::into).and_then(|()| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error::report(&error),
     }
@@ -73,5 +122,13 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Dataset(command) => command.run(cli.output),
         Noun::Plan(command) => command.run(cli.output),
         Noun::Batch(command) => command.run(cli.output),
+        Noun::Job(command) => command.run(cli.output),
+        Noun::Epoch(command) => command.run(cli.output),
+        Noun::Shard(command) => command.run(cli.output),
+        Noun::Rank(command) => command.run(cli.output),
+        Noun::Worker(command) => command.run(cli.output),
+        Noun::Coordinator(command) => command.run(),
+        Noun::Status(args) => cluster::status::run(args, cli.output),
+        Noun::Up(args) => process::up(args),
     }
 }

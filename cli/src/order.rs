@@ -82,6 +82,11 @@ pub(crate) struct Order {
 }
 
 impl OrderArgs {
+    /// The epoch, if one was named.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
     /// Indexes the files and computes the order.
     /// - `rank`: the rank that the answer is about.
     pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {

@@ -15,11 +15,12 @@ pub(crate) const ROWS_LISTED: usize = 20;
 /// Columns between two columns.
 const GAP: u16 = 2;
 
-/// How results are printed.
+/// How results are printed; `Wide` is a table with more columns, where there are more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
     Table,
+    Wide,
     Json,
 }
 
@@ -27,6 +28,11 @@ pub(crate) enum Format {
 pub(crate) trait Report: Serialize {
     /// Writes what people want to see.
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes more of it; the same where there is no more.
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_table(out)
+    }
 }
 
 /// stdout does not take what is written.
@@ -47,12 +53,19 @@ impl Format {
         let mut out = BufWriter::new(io::stdout().lock());
         let written = match self {
             Self::Table => report.write_table(&mut out),
+            Self::Wide => report.write_wide(&mut out),
             Self::Json => serde_json::to_writer_pretty(&mut out, report)
                 .map_err(io::Error::from)
                 .and_then(|()| out.write_all(b"\n")),
         };
         written.and_then(|()| out.flush()).map_err(StdoutError)
     }
+}
+
+/// Prints a line, at once.
+pub(crate) fn line(text: &str) -> Result<(), StdoutError> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(StdoutError)
 }
 
 /// A table in the making: no borders, so that other tools can cut it.
@@ -75,8 +88,8 @@ impl Grid {
     }
 
     /// Adds a row.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.0.add_row(cells.map(|cell| printable(&cell).into_owned()));
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.0.add_row(cells.into_iter().map(|cell| printable(&cell).into_owned()));
     }
 }
 
@@ -109,6 +122,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
         0..1_000 => format!("{bytes} bytes"),
         _ => format!("{} bytes ({})", count(bytes), DecimalBytes(bytes)),
     }
+}
+
+/// A size as people say it, for columns.
+pub(crate) fn size(bytes: u64) -> String {
+    DecimalBytes(bytes).to_string()
 }
 
 /// A number with its thousands set apart.

@@ -1,5 +1,58 @@
 //! Sizes as people write them.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A number of bytes, at least 1. In TOML a number, or text such as `"4GiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Bytes(u64);
+
+impl Bytes {
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_bytes(text).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BytesVisitor)
+    }
+}
+
+struct BytesVisitor;
+
+impl Visitor<'_> for BytesVisitor {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size, a number of bytes or text such as \"4GiB\"")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+        text.parse().map_err(|error| E::custom(format!("size \"{text}\": {error}")))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Bytes, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Bytes, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
 /// Reads `150MB`, `1.5GiB` or `4096`: a number of bytes, at least 1.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text
@@ -53,5 +106,14 @@ mod tests {
         for text in ["", "MB", "-1MB", "1e3", "0", "0.1B", "1.2.3MB", "5TB", "99999999GB", "١MB"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_may_write_numbers_or_units() {
+        let read = |text: &str| serde_json::from_str::<Bytes>(text).map_err(|e| e.to_string());
+        assert_eq!(read("\"4GiB\""), Ok(Bytes(4 << 30)));
+        assert_eq!(read("4096"), Ok(Bytes(4096)));
+        assert!(read("-1").unwrap_err().contains("size \"-1\""));
+        assert!(read("true").unwrap_err().contains("a size"));
     }
 }

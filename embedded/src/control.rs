@@ -1,96 +1,146 @@
-//! The local `Control`: one job, one rank, in this process.
+//! The local `Control`: the scheduler itself, in this process, without a log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest};
-use shardfeed_plan::{Segment, Steps, differences};
+use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
+use shardfeed_plan::{Segment, Token};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{
+    Answer, Change, Command, CursorReport, JoinSession, LeaseRef, Refusal, RegisterJob, SessionId,
+    StartRank, State, Verdict,
+};
 
-/// Grants leases to the loaders of one process; a later grant fences the earlier ones.
-#[derive(Debug, Default)]
+/// The scheduler of one process. Whatever starts later under the same rank fences what was there.
+#[derive(Debug)]
 pub struct LocalControl {
-    state: Mutex<State>,
+    shared: Mutex<Local>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    job: Option<JobSpec>,
-    granted: u64,
-    lease: Option<(Lease, LeaseRequest)>,
-    /// The first step not consumed, as reported.
-    cursor: Option<(u64, u64)>,
+#[derive(Debug)]
+struct Local {
+    state: State,
+    index: u64,
+    session: SessionId,
+}
+
+impl Default for LocalControl {
+    fn default() -> Self {
+        let mut local = Local { state: State::new(), index: 0, session: 0 };
+        let join = JoinSession {
+            worker: "local".into(),
+            host: "local".into(),
+            incarnation: "local".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            in_process: true,
+            endpoint: String::new(),
+            ttl_ms: u64::from(u32::MAX),
+        };
+        if let Ok(Answer::Joined { session }) = local.apply(Change::JoinSession(join)) {
+            local.session = session;
+        }
+        Self { shared: Mutex::new(local) }
+    }
+}
+
+impl Local {
+    /// Nothing here depends on the time: nobody's lease expires.
+    fn apply(&mut self, change: Change) -> Result<Answer, ControlError> {
+        self.index += 1;
+        let (request_id, principal) = (String::new(), "local".to_owned());
+        let command = Command { request_id, principal, now_ms: 0, change };
+        self.state.apply(self.index, &command).answer.map_err(|refusal| refused(&refusal))
+    }
+
+    fn check(&self, lease: &LeaseRef) -> Result<(), ControlError> {
+        match self.state.verdict(lease) {
+            Verdict::Live => Ok(()),
+            Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => Err(refused(&refusal)),
+        }
+    }
 }
 
 impl LocalControl {
-    /// The first (epoch, step) that the current lease's rank has not consumed.
-    pub fn cursor(&self) -> Option<(u64, u64)> {
-        self.lock().cursor
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Local> {
         // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn current(&self, lease: &Lease) -> Result<&LeaseRequest, ControlError> {
-        match &self.lease {
-            Some((current, request)) if current == lease => Ok(request),
-            _ => Err(ControlError::Fenced { rank: lease.rank }),
-        }
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Control for LocalControl {
-    fn register(&self, job: &JobSpec) -> Result<(), ControlError> {
-        let mut state = self.lock();
-        match &state.job {
-            Some(known) if known.identity != job.identity => Err(ControlError::OtherIdentity {
-                name: job.name.clone().unwrap_or_default(),
-                differences: differences(&known.identity, &job.identity),
-            }),
-            Some(_) => Ok(()),
-            None => {
-                state.job = Some(job.clone());
-                Ok(())
-            }
-        }
+    fn register(&self, job: &JobSpec, _waiting: Waiting<'_>) -> Result<(), ControlError> {
+        let JobSpec { name, dataset, identity } = job.clone();
+        self.lock().apply(Change::RegisterJob(RegisterJob { name, identity, dataset })).map(drop)
     }
 
-    fn lease(&self, request: &LeaseRequest) -> Result<Lease, ControlError> {
-        let mut state = self.lock();
-        if state.job.is_none() {
-            return Err(ControlError::NotRegistered);
+    fn lease(&self, request: &LeaseRequest, _waiting: Waiting<'_>) -> Result<Lease, ControlError> {
+        let mut local = self.lock();
+        let start = StartRank {
+            job: request.job.clone(),
+            run: request.run.clone(),
+            rank: request.rank,
+            world_size: request.world_size,
+            limit: request.limit,
+            session: local.session,
+            trainer: request.trainer.clone(),
+            intent: request.intent.clone(),
+        };
+        match local.apply(Change::StartRank(start))? {
+            Answer::Started(started) => Ok(Lease {
+                job: request.job.as_str().into(),
+                generation: started.generation,
+                rank: request.rank,
+                fencing: started.fencing,
+                serial: started.fencing,
+                epoch: started.epoch,
+                segments: started.segments,
+            }),
+            other => Err(WireError::new(ErrorKind::Unspecified, format!("{other:?}"))),
         }
-        state.granted += 1;
-        let lease = Lease { fencing: state.granted, rank: request.rank };
-        state.lease = Some((lease, request.clone()));
-        state.cursor = None;
-        Ok(lease)
     }
 
     fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
-        let state = self.lock();
-        let request = state.current(lease)?;
-        if epoch == request.epoch {
-            return Ok(request.segments.clone());
-        }
-        // A later epoch begins with the lanes and the batch that the last one ended with.
-        let last = request.segments.last().cloned();
-        Ok(last.into_iter().map(|open| Segment { steps: Steps::All(0), ..open }).collect())
+        self.lock().check(&reference(lease))?;
+        Ok(lease.lanes(epoch))
     }
 
     fn report(&self, lease: &Lease, epoch: u64, step: u64) -> Result<(), ControlError> {
-        let mut state = self.lock();
-        state.current(lease)?;
-        state.cursor = Some((epoch, step));
-        Ok(())
+        let mut local = self.lock();
+        let lease = reference(lease);
+        local.check(&lease)?;
+        let cursors = vec![CursorReport { lease, epoch, step }];
+        local.apply(Change::Report { cursors }).map(drop)
     }
+
+    fn release(&self, lease: &Lease) {
+        // One that is stale already has nothing to release.
+        let _ = self.lock().apply(Change::EndRank { lease: reference(lease) });
+    }
+
+    fn latest(&self, job: &str, _waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+        self.lock().state.latest_token(job).map_err(|refusal| refused(&refusal))
+    }
+}
+
+fn reference(lease: &Lease) -> LeaseRef {
+    let Lease { job, generation, rank, fencing, .. } = lease;
+    LeaseRef { job: job.to_string(), generation: *generation, rank: *rank, fencing: *fencing }
+}
+
+fn refused(refusal: &Refusal) -> ControlError {
+    let kind = match refusal {
+        Refusal::NotFound { .. } => ErrorKind::NotFound,
+        Refusal::OtherIdentity { .. } | Refusal::OtherDataset { .. } => ErrorKind::Identity,
+        Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
+        Refusal::Superseded { .. } => ErrorKind::Superseded,
+        Refusal::Fenced { .. } => ErrorKind::Fenced,
+        _ => ErrorKind::Invalid,
+    };
+    WireError::new(kind, refusal.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_plan::{Digest, JobIdentity, Shuffle, Tail};
+    use shardfeed_plan::{Digest, Intent, JobIdentity, Shuffle, Steps, Tail};
 
     use super::*;
 
@@ -100,37 +150,59 @@ mod tests {
             Shuffle { content, seed, enabled: true, window: 1, interleave: 1, block_length: 1 };
         let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
         let identity = JobIdentity { shuffle, lanes: 1, tail: Tail::Drop, operators, decoder };
-        JobSpec { name: Some("train".into()), identity }
+        JobSpec { name: "train".into(), dataset: String::new(), identity }
     }
 
     fn request(steps: u64) -> LeaseRequest {
         let segments = vec![Segment { lanes: 1, global_batch: 4, steps: Steps::All(steps) }];
-        LeaseRequest { rank: 0, world_size: 1, generation: 0, epoch: 2, segments }
+        LeaseRequest {
+            job: "train".into(),
+            run: None,
+            trainer: "one".into(),
+            rank: 0,
+            world_size: 1,
+            limit: None,
+            intent: Intent::Start {
+                token_generation: Some(4),
+                epoch: 2,
+                segments: segments.clone(),
+            },
+            epoch: 2,
+            segments,
+        }
+    }
+
+    fn always(_: &str) -> bool {
+        true
     }
 
     #[test]
     fn a_later_lease_fences_the_earlier_one() {
         let control = LocalControl::default();
-        assert_eq!(control.lease(&request(0)), Err(ControlError::NotRegistered));
-        control.register(&job(1)).unwrap();
-        let first = control.lease(&request(3)).unwrap();
+        let error = control.lease(&request(0), &mut always).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotFound);
+        control.register(&job(1), &mut always).unwrap();
+        let first = control.lease(&request(3), &mut always).unwrap();
+        assert_eq!(first.generation, 5);
         assert_eq!(control.lanes(&first, 2).unwrap(), request(3).segments);
         assert_eq!(control.lanes(&first, 3).unwrap(), request(0).segments);
         control.report(&first, 2, 4).unwrap();
-        assert_eq!(control.cursor(), Some((2, 4)));
-        let second = control.lease(&request(3)).unwrap();
+        let intent = Intent::Reconnect { generation: 5, epoch: 2, step: 4 };
+        let again = LeaseRequest { intent, ..request(3) };
+        let second = control.lease(&again, &mut always).unwrap();
         assert!(second.fencing > first.fencing);
-        assert_eq!(control.report(&first, 2, 5), Err(ControlError::Fenced { rank: 0 }));
-        assert_eq!(control.lanes(&first, 3), Err(ControlError::Fenced { rank: 0 }));
+        assert_eq!(control.report(&first, 2, 5).unwrap_err().kind, ErrorKind::Fenced);
+        assert_eq!(control.lanes(&first, 3).unwrap_err().kind, ErrorKind::Fenced);
         control.report(&second, 2, 5).unwrap();
     }
 
     #[test]
     fn another_identity_under_the_same_name_lists_the_fields() {
         let control = LocalControl::default();
-        control.register(&job(1)).unwrap();
-        control.register(&job(1)).unwrap();
-        let error = control.register(&job(2)).unwrap_err().to_string();
-        assert!(error.contains("seed is 1 there and 2 here"), "{error}");
+        control.register(&job(1), &mut always).unwrap();
+        control.register(&job(1), &mut always).unwrap();
+        let error = control.register(&job(2), &mut always).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Identity);
+        assert!(error.message.contains("seed is 1 there and 2 here"), "{error}");
     }
 }

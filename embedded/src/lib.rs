@@ -3,20 +3,28 @@
 //! The plan is pure, so embedded ranks need no coordinator to agree: each computes its own part.
 //! This crate must never know Python, sockets or a network.
 //!
-//! Start at [`Loader`].
+//! Start at [`open`].
 #![forbid(unsafe_code)]
 
 mod control;
-mod ledger;
 
-mod options;
-
-mod loader;
+use std::sync::Arc;
 
 pub use control::LocalControl;
-pub use loader::{Loader, LoaderStats, Next};
-pub use options::LoaderOptions;
-pub use shardfeed_agent::{
-    CacheChoice, Dataset, Delivered, LoadError, PrefetchStats, ScanProgress, ScanStage,
-    default_budget_bytes,
+pub use shardfeed_client::{
+    CacheChoice, ClusterOptions, Contents, Dataset, Delivered, LoadError, Loader, LoaderOptions,
+    LoaderStats, Next, OpenProgress, PrefetchStats, ScanProgress, ScanStage, default_budget_bytes,
+    default_worker_socket,
 };
+
+/// Opens a loader: of a cluster if the options name one, else with everything in this process.
+/// - `progress`: called while files are indexed or somebody is waited for; returning `false` gives
+///   up.
+///
+/// # Errors  See [`LoadError`].
+pub fn open(
+    options: LoaderOptions,
+    progress: &mut dyn FnMut(&OpenProgress) -> bool,
+) -> Result<Loader, LoadError> {
+    Loader::open(options, Box::new(|| Arc::new(LocalControl::default())), progress)
+}

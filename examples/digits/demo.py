@@ -1,16 +1,20 @@
-"""What `make demo` runs: training on two ranks, a kill, a resume, a resume on more ranks, a count.
+"""What `make demo` runs: training in a cluster, kills of every part of it, resumes, a count.
 
     python demo.py [--ledger DIR] [--seed N]
 
-1. Packs the digits into shards and trains on two ranks (train.py).
-2. Kills one of them inside an epoch, between two checkpoints; the other one ends too.
-3. Resumes both from the last checkpoint; stops them inside a later epoch.
-4. Resumes at another world size, with the same global batch, and trains to the end.
-5. Counts from the ranks' ledgers and the shards alone (tests/recount.py) that every epoch delivered
+1. Packs the digits into shards, starts a coordinator and two workers, and trains on two ranks
+   (train.py), each with a worker of its own, as on two hosts.
+2. Kills a worker inside an epoch; it comes back. Kills the coordinator inside a later one; it comes
+   back. Training goes on all the while. Prints the tables of epochs and shards.
+3. Kills a rank inside an epoch, between two checkpoints; the other one ends too.
+4. Resumes both from the last checkpoint; stops them inside a later epoch.
+5. Resumes at another world size, with the same global batch, and trains to the end.
+6. Counts from the ranks' ledgers and the shards alone (tests/recount.py) that every epoch delivered
    every record exactly once; compares every global batch, and the final weights, with those of one
-   undisturbed rank; evaluates on images that nobody trained on.
+   undisturbed rank without a cluster; evaluates on images that nobody trained on.
 
-The last line is `demo: ok ...` or `demo: FAILED ...`, the exit status 0 or 1.
+All kills are SIGKILL. The last line is `demo: ok ...` or `demo: FAILED ...`, the exit status 0 or
+1, or 128 and the signal that ended it.
 """
 
 from __future__ import annotations
@@ -18,18 +22,14 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import shardfeed as sf
@@ -39,13 +39,16 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests")]
 import recount  # noqa: E402
 import train  # noqa: E402
+from cluster import BINARY, Cluster, Ending, FailedError, Server  # noqa: E402
 from pack import pack  # noqa: E402
+from trainers import Outcome, Place, Screen, Trainers  # noqa: E402
 
-EPOCHS = 6
+EPOCHS = 12
 SHARDS = 24
-GLOBAL_BATCH = 48
+GLOBAL_BATCH = 24
 LANES = 12
 SAVE_EVERY = 8
+WORKERS = 2
 FIRST_RANKS = 2
 #: World sizes of the last part; they divide the global batch.
 LATER_RANKS = (3, 4)
@@ -54,21 +57,13 @@ STEP_SECONDS = 0.02
 #: A signal that comes late, on a busy machine, may miss the middle of an epoch; it is sent again in
 #: a later one.
 TRIES = 2
-#: No run takes this long.
-DEADLINE_S = 120.0
+#: How long a server is gone; some are missed by then and some are not (cluster.CONFIG).
+GONE_S = (0.1, 2.0)
+#: What is looked at after a server is back, for the longest step.
+AFTER_S = 0.5
 ACCURACY_LEAST = 0.9
 #: World sizes differ in the order of sums, so by about 1e-15 a step.
 WEIGHTS_TOLERANCE = 1e-9
-
-PROGRESS = re.compile(r"rank (\d+) epoch (\d+) step (\d+) of (\d+) loss (\S+)")
-
-Place = tuple[int, int]  # epoch, step
-Processes = list[subprocess.Popen[bytes]]
-
-
-class FailedError(Exception):
-    """The demo does not show what it should."""
-
 
 #: Of the demo, the loader, the recount and the system; others are bugs and keep their traceback.
 KNOWN_ERRORS = (FailedError, sf.ShardfeedError, ValueError, OSError, subprocess.SubprocessError)
@@ -79,94 +74,8 @@ def require(condition: bool, otherwise: str) -> None:
         raise FailedError(otherwise)
 
 
-class Progress(NamedTuple):
-    """A rank has finished a step."""
-
-    rank: int
-    epoch: int
-    step: int
-    steps: int
-    loss: float
-
-    @property
-    def place(self) -> Place:
-        return self.epoch, self.step
-
-
-class Screen:
-    """Lines; on a terminal the last one shows how far the epoch is."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stdout.isatty()
-        self._shown = 0
-
-    def say(self, line: str) -> None:
-        print("\r" + " " * self._shown + "\r" if self._shown else "", line, sep="", flush=True)
-        self._shown = 0
-
-    def show(self, at: Progress) -> None:
-        if at.step + 1 == at.steps:
-            self.say(f"  epoch {at.epoch} rank {at.rank}: {at.steps} steps, loss {at.loss:.3f}")
-        elif self._is_terminal and at.rank == 0:
-            done = 32 * (at.step + 1) // at.steps
-            line = f"  epoch {at.epoch} [{'#' * done:.<32}] loss {at.loss:.3f}"
-            print("\r" + line, end="", flush=True)
-            self._shown = len(line)
-
-
-@dataclass
-class Outcome:
-    """How the ranks of one run ended."""
-
-    exits: list[int]
-    #: What each rank said besides its progress.
-    said: list[list[str]]
-
-    def __str__(self) -> str:
-        ends = zip(self.exits, (lines[-1] if lines else "" for lines in self.said), strict=True)
-        return "; ".join(f"rank {r}: exit {code} {text!r}" for r, (code, text) in enumerate(ends))
-
-
-@dataclass
-class Run:
-    """The ranks of one run, each a process."""
-
-    processes: Processes
-    said: list[list[str]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.said = [[] for _ in self.processes]
-
-    def progress(self) -> Iterator[Progress]:
-        """Every step of every rank as soon as it is reported, until all ranks have ended."""
-        deadline = time.monotonic() + DEADLINE_S
-        with selectors.DefaultSelector() as selector:
-            for rank, process in enumerate(self.processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, (rank, bytearray()))
-            while selector.get_map():
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                require(bool(ready), f"ranks said nothing and did not end in {DEADLINE_S:.0f} s")
-                for key, _ in ready:
-                    rank, unfinished = key.data
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                    *lines, unfinished[:] = (unfinished + data).split(b"\n")
-                    for line in lines:
-                        match = PROGRESS.fullmatch(line.decode(errors="replace"))
-                        if match is None:
-                            self.said[rank].append(line.decode(errors="replace"))
-                        else:
-                            of, epoch, step, steps = map(int, match.groups()[:4])
-                            yield Progress(of, epoch, step, steps, float(match[5]))
-
-    def outcome(self) -> Outcome:
-        return Outcome([process.wait(DEADLINE_S) for process in self.processes], self.said)
-
-
 class Demo:
-    """The acts. Where a run stood is read from the ledger and the checkpoint afterwards."""
+    """The acts. Where a run stood is read from the ledger and the checkpoint."""
 
     def __init__(self, work: Path, ledger: Path, seed: int) -> None:
         self.work, self.ledger, self.seed = work, ledger, seed
@@ -176,6 +85,8 @@ class Demo:
         self.checkpoint = work / "last.npz"
         self.random = random.Random(seed)
         self.screen = Screen()
+        self.runs, self.last_step_at, self.calm_since = 0, 0.0, 0.0
+        self.faults = [self.kill_worker, self.kill_coordinator]
 
     def play(self) -> str:
         """All acts; returns the last line."""
@@ -183,11 +94,15 @@ class Demo:
         self.screen.say(f"packed {records} records into {SHARDS} shards")
         with self.one_rank() as loader:
             self.steps = len(loader)
-        self.screen.say(f"training on {FIRST_RANKS} ranks, {self.steps} steps an epoch")
-        self.in_mid_epoch(self.kill_one)
-        self.in_mid_epoch(self.stop_all)
-        outcome = self.run(self.random.choice(LATER_RANKS))
-        require(set(outcome.exits) == {0}, f"not all ranks finished: {outcome}")
+        with Cluster(self.work, WORKERS) as self.cluster:
+            self.screen.say(f"coordinator on {self.cluster.address}, {WORKERS} workers")
+            self.screen.say(f"training on {FIRST_RANKS} ranks, {self.steps} steps an epoch")
+            self.in_mid_epoch(self.first_run)
+            self.in_mid_epoch(self.stop_all)
+            outcome = self.last_run(self.random.choice(LATER_RANKS))
+            require(set(outcome.exits) == {0}, f"not all ranks finished: {outcome}")
+            self.until_sealed(records)
+            self.show_table("epoch", "list", "--job", train.JOB)
 
         total = recount.recount(self.ledger, self.data)
         counted = f"lost={total.lost} duplicated={total.duplicated}"
@@ -208,14 +123,83 @@ class Demo:
             require(left > 0, f"{TRIES} signals came too late to hit the middle of an epoch")
             self.screen.say("the signal came too late; once more")
 
-    def kill_one(self) -> bool:
-        """Kills a rank in the next epoch; returns whether it was inside, between checkpoints."""
+    def first_run(self) -> bool:
+        """Kills what the ranks can do without, then one of them; returns whether it was inside of
+        an epoch, between checkpoints."""
+        with self.trainers(FIRST_RANKS) as ranks:
+            self.begin(ranks)
+            while self.faults:
+                self.in_mid_epoch(lambda: self.faults[0](ranks))
+                del self.faults[0]
+            return self.kill_rank(ranks)
+
+    def kill_worker(self, ranks: Trainers) -> bool:
+        """Kills a rank's worker inside an epoch; it comes back. Returns whether it was inside."""
+        number = self.random.randrange(WORKERS)
+        is_inside = self.kill_server(ranks, self.cluster.workers[number], [number])
+        assert ranks.last is not None
+        self.show_table("shard", "list", "--job", train.JOB, "--epoch", str(ranks.last.epoch))
+        return is_inside
+
+    def kill_coordinator(self, ranks: Trainers) -> bool:
+        """The same with the coordinator."""
+        return self.kill_server(ranks, self.cluster.coordinator, [*range(FIRST_RANKS)])
+
+    def kill_server(self, ranks: Trainers, server: Server, of_ranks: list[int]) -> bool:
+        self.until_served(ranks)
+        ranks.until(self.next_place(ranks, self.random.randint(self.steps // 4, self.steps // 2)))
+        killed = time.monotonic()
+        server.kill()
+        epoch, step = min(self.last_delivered(rank) for rank in of_ranks)
+        ranks.for_seconds(self.random.uniform(*GONE_S))
+        server.start()
+        back = time.monotonic()
+        ranks.for_seconds(AFTER_S)
+        before = ranks.longest_step(self.calm_since, killed)
+        self.calm_since = back + AFTER_S
+        longest = ranks.longest_step(killed, self.calm_since)
+        self.screen.say(
+            f"{server.name} killed at epoch {epoch} step {step}, back after {back - killed:.1f} s; "
+            f"longest step {longest * 1e3:.0f} ms (before {before * 1e3:.0f} ms)"
+        )
+        self.until_served(ranks)
+        self.show_table("epoch", "list", "--job", train.JOB)
+        return 0 < step < self.steps - 1
+
+    def until_served(self, ranks: Trainers) -> None:
+        """Waits until the cluster says that every rank's batches come from its own worker."""
+
+        def served() -> object:
+            of_ranks = self.cluster.ask("rank", "list", "--job", train.JOB)["ranks"]
+            return {of["rank"]: (of["state"], of["worker"]) for of in of_ranks}
+
+        names = [self.cluster.workers[rank % WORKERS].name for rank in range(ranks.world_size)]
+        expected = {rank: ("served", name) for rank, name in enumerate(names)}
+        self.cluster.until(served, expected, ranks.for_seconds)
+
+    def until_sealed(self, records: int) -> None:
+        """Waits until the cluster knows of every epoch that all of it was delivered."""
+
+        def sealed() -> object:
+            epochs = self.cluster.ask("epoch", "list", "--job", train.JOB, "--all")["epochs"]
+            return {of["epoch"]: of["delivered"] for of in epochs if of["state"] == "sealed"}
+
+        self.cluster.until(sealed, dict.fromkeys(range(EPOCHS), records), time.sleep)
+
+    def next_place(self, ranks: Trainers, step: int) -> Place:
+        """This step of the epoch that the ranks are in, or of the next one."""
+        assert ranks.last is not None
+        epoch, now = ranks.last.place
+        return (epoch, step) if now < step else (epoch + 1, step)
+
+    def kill_rank(self, ranks: Trainers) -> bool:
         victim = self.random.randrange(FIRST_RANKS)
         peer = 1 - victim
         # A little after a checkpoint of the first half, so that being late does no harm.
-        step = SAVE_EVERY * self.random.randint(1, 2) + self.random.randint(1, 4)
-        place = (self.saved_at()[0] + 1, step)
-        outcome = self.run(FIRST_RANKS, place, lambda ranks: ranks[victim].kill())
+        step = SAVE_EVERY * self.random.randint(1, 3) + self.random.randint(1, 4)
+        ranks.until(self.next_place(ranks, step))
+        ranks.processes[victim].kill()
+        outcome = self.end(ranks)
         require(outcome.exits[victim] == -signal.SIGKILL, f"rank {victim} lives: {outcome}")
         words = "".join(outcome.said[peer][-1:])
         ended_well = outcome.exits[peer] == 1 and f"lost rank {victim}" in words
@@ -227,14 +211,13 @@ class Demo:
         return 0 < step < self.steps - 1 and saved[0] == epoch and saved <= last
 
     def stop_all(self) -> bool:
-        """Stops all ranks in the next epoch; returns whether they were inside of one."""
-
-        def terminate(ranks: Processes) -> None:
-            for rank in ranks:
-                rank.terminate()
-
-        place = (self.saved_at()[0] + 1, self.random.randint(SAVE_EVERY // 2, self.steps // 2))
-        outcome = self.run(FIRST_RANKS, place, terminate)
+        """Stops all ranks in an epoch; returns whether they were inside of one."""
+        with self.trainers(FIRST_RANKS) as ranks:
+            self.begin(ranks)
+            ranks.until((self.saved_at()[0] + 1, self.random.randint(4, self.steps // 2)))
+            for process in ranks.processes:
+                process.terminate()
+            outcome = self.end(ranks)
         stopped = 128 + signal.SIGTERM
         require(set(outcome.exits) == {stopped}, f"not all ranks stopped: {outcome}")
         epoch, step = saved = self.saved_at()
@@ -243,44 +226,44 @@ class Demo:
         require(lasts[0] == lasts[1] < saved, f"ranks stopped after {lasts}, saved {saved}")
         return step > 0 and lasts[0] == (epoch, step - 1)
 
-    def run(
-        self,
-        world_size: int,
-        place: Place | None = None,
-        signal_ranks: Callable[[Processes], object] | None = None,
-    ) -> Outcome:
-        """Starts the ranks and follows them to their end; when the first of them has finished step
-        `place`, signals them. Checks that all of them began where the last checkpoint stands."""
-        saved = self.saved_at()
-        is_silent, is_signalled = True, place is None
-        processes: Processes = []
-        try:
-            for rank in range(world_size):
-                processes.append(self.start(rank, world_size))
-            run = Run(processes)
-            for at in run.progress():
-                if is_silent and self.checkpoint.exists():
-                    where = f"epoch {at.epoch} step {at.step}"
-                    self.screen.say(f"resumed at {where} with {world_size} ranks")
-                is_silent = False
-                self.screen.show(at)
-                if not is_signalled and place is not None and at.place >= place:
-                    assert signal_ranks is not None
-                    signal_ranks(processes)
-                    is_signalled = True
-            outcome = run.outcome()
-        finally:
-            for process in processes:
-                process.kill()  # does nothing to a process that has ended
-                process.wait()
-                assert process.stdout is not None
-                process.stdout.close()
-        require(is_signalled, f"the ranks ended before epoch and step {place}: {outcome}")
-        for rank in range(world_size):
+    def last_run(self, world_size: int) -> Outcome:
+        with self.trainers(world_size) as ranks:
+            self.begin(ranks)
+            return self.end(ranks)
+
+    def trainers(self, world_size: int) -> Trainers:
+        """The ranks of a new run."""
+        self.runs += 1
+        return Trainers(world_size, lambda rank: self.start(rank, world_size), self.screen)
+
+    def begin(self, ranks: Trainers) -> None:
+        """Waits for the first step, and says where a run goes on."""
+        self.began_at = self.saved_at()
+        ranks.until(self.began_at)
+        assert ranks.last is not None
+        if self.runs > 1:
+            epoch, step = self.began_at
+            waited = ranks.last.time - self.last_step_at
+            words = f"resumed at epoch {epoch} step {step} with {ranks.world_size} ranks"
+            self.screen.say(f"{words}, {waited:.1f} s after the last step")
+
+    def end(self, ranks: Trainers) -> Outcome:
+        """Follows the ranks to their end. Checks that all began where the checkpoint stood."""
+        outcome = ranks.outcome()
+        assert ranks.last is not None
+        self.last_step_at = ranks.last.time
+        for rank in range(ranks.world_size):
             start = self.last_part(rank).start
-            require((start.epoch, start.step) == saved, f"rank {rank}: {start}, not at {saved}")
-            require(start.world_size == world_size, f"rank {rank}: {start}, not of {world_size}")
+            began = (start.epoch, start.step)
+            require(began == self.began_at, f"rank {rank}: {start}, not at {self.began_at}")
+            ours = start.world_size == ranks.world_size
+            require(ours, f"rank {rank}: {start}, not of {ranks.world_size}")
         return outcome
+
+    def show_table(self, *arguments: str) -> None:
+        self.screen.say(f"$ shardfeed {' '.join(arguments)}")
+        for line in self.cluster.command(arguments).splitlines():
+            self.screen.say(f"  {line}".rstrip())
 
     def start(self, rank: int, world_size: int) -> subprocess.Popen[bytes]:
         options = {
@@ -300,7 +283,9 @@ class Demo:
             cwd=self.work,
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-            | {"SHARDFEED_LEDGER": str(self.ledger), "OPENBLAS_NUM_THREADS": "1"},
+            | {"SHARDFEED_RUN_ID": f"demo-{self.runs}"}  # as of torchrun
+            | {"SHARDFEED_LEDGER": str(self.ledger), "OPENBLAS_NUM_THREADS": "1"}
+            | self.cluster.variables(rank % WORKERS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -318,8 +303,13 @@ class Demo:
         return parts[max(parts)]
 
     def last_delivered(self, rank: int) -> Place:
-        place: Place = max(self.last_part(rank).steps)
-        return place
+        """By the ledger, also while the rank writes it."""
+        *lines, _ = (self.ledger / f"rank-{rank}").read_bytes().decode().split("\n")
+        for line in reversed(lines):
+            if not line.startswith("start "):
+                _, epoch, step, _ = line.split(" ", 3)
+                return int(epoch), int(step)
+        raise FailedError(f"rank {rank} was given nothing")
 
     def one_rank(self) -> sf.Loader:
         """A loader of all ranks' batches, in this process, which keeps no ledger."""
@@ -369,25 +359,25 @@ class Demo:
         return right / rows
 
 
-def on_sigterm(number: int, frame: object) -> None:
-    sys.exit(128 + number)  # by way of every `finally`
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Trains, kills, resumes and counts.")
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="keep ledgers and shards there")
     parser.add_argument("--seed", type=int, default=1, help="of data, order and signals")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, on_sigterm)
     used = [*args.ledger.glob("rank-*"), *args.ledger.glob("data")] if args.ledger else []
     if used:
         print(f"demo: FAILED {used[0]} is of an earlier run; give --ledger a new or empty folder")
         return 1
+    if not BINARY.exists():
+        print(f"demo: FAILED {BINARY} is missing; `make build` makes it")
+        return 1
+    Ending.on_signals()
     folder = ROOT / ".demo"
     folder.mkdir(exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    for name in [name for name in os.environ if name.startswith("SHARDFEED_")]:
+        del os.environ[name]
     os.environ["SHARDFEED_CACHE_DIR"] = str(work / "cache")
-    os.environ.pop("SHARDFEED_LEDGER", None)
     ledger = args.ledger.resolve() if args.ledger else work / "ledger"
     demo = Demo(work, ledger, args.seed)
     try:
@@ -395,12 +385,9 @@ def main() -> int:
     except KNOWN_ERRORS as error:
         demo.screen.say(f"demo: FAILED {error} (seed {args.seed}, files are in {work})")
         return 1
-    except KeyboardInterrupt:
-        shutil.rmtree(work)
-        demo.screen.say("demo: FAILED interrupted")
-        return 128 + signal.SIGINT
     except SystemExit:
         shutil.rmtree(work)
+        demo.screen.say("demo: FAILED interrupted")
         raise
     shutil.rmtree(work)
     demo.screen.say(last_line)

@@ -8,6 +8,9 @@ Start it again with any WORLD_SIZE that divides the global batch: it goes on fro
 with the global batches that would have come. On SIGTERM all ranks finish the same step, save and
 exit with 143. If a rank dies, the others say so and exit with 1.
 
+With a coordinator, by --coordinator or SHARDFEED_COORDINATOR, the worker of this host reads and
+batches (SHARDFEED_WORKER, if its socket is not at the usual place). The batches are the same.
+
 Worth copying: the loader in `open_loader`, and what is done with its state in `main`, (1) to (4).
 `Ranks` stands in for torch.distributed or jax.distributed.
 """
@@ -33,6 +36,7 @@ Array = npt.NDArray[np.float64]
 
 LEARNING_RATE = 0.5
 TIMEOUT_S = 60.0
+JOB = "digits"
 WEIGHTS_SHAPE = (64 + 1, 10)  # pixels and a bias, digits
 FEATURES = {
     "image": sf.FixedLenFeature([64], "float32"),
@@ -43,7 +47,7 @@ FEATURES = {
 def open_loader(
     data: Path, seed: int, global_batch: int, lanes: int, rank: int, world_size: int, **options: Any
 ) -> sf.Loader:
-    """The loader of one rank."""
+    """The loader of one rank. Without a coordinator it reads in this process."""
     return sf.Loader(
         f"{data}/train-*.tfrecord",
         features=FEATURES,
@@ -58,6 +62,8 @@ def open_loader(
         tail="pad",
         shuffle_window=64,
         seed=seed,
+        # What the cluster calls this order, in all runs; `shardfeed epoch list --job digits`.
+        job=JOB,
         **options,
     )
 
@@ -208,7 +214,15 @@ def train(args: argparse.Namespace) -> int:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if args.global_batch % world_size:
         sys.exit(f"WORLD_SIZE={world_size} does not divide --global-batch={args.global_batch}")
-    loader = open_loader(args.data, args.seed, args.global_batch, args.lanes, rank, world_size)
+    loader = open_loader(
+        args.data,
+        args.seed,
+        args.global_batch,
+        args.lanes,
+        rank,
+        world_size,
+        coordinator=args.coordinator,
+    )
     weights = np.zeros(WEIGHTS_SHAPE)
     # (1) Every rank goes on from the same state, at whatever world size this is.
     if args.checkpoint.exists():
@@ -252,6 +266,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="of a cluster; None: no cluster")
     parser.add_argument("--socket", type=Path, default=Path("ranks.sock"), metavar="FILE")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)

@@ -4,6 +4,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_embedded::LoadError;
+use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 /// Where in a dataset something is wrong.
@@ -32,6 +33,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Io { file, .. } => {
             ("DataError", Some(Place { file, offset: None, ordinal: None }))
         }
+        LoadError::Wire(error) => return wire_error(py, error),
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
         LoadError::Cache { .. } => ("CacheError", None),
         LoadError::Token(_) => ("TokenError", None),
@@ -43,6 +45,34 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         _ => ("ShardfeedError", None),
     };
     raise(py, class, &message, place)
+}
+
+/// The exception for an error of another process.
+fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
+    let class = match error.kind {
+        ErrorKind::Corrupt => "CorruptRecordError",
+        ErrorKind::Changed => "ShardChangedError",
+        ErrorKind::Data => "DataError",
+        ErrorKind::Feature => "FeatureError",
+        ErrorKind::NotFound => "DatasetNotFoundError",
+        ErrorKind::Cache => "CacheError",
+        ErrorKind::Token => "TokenError",
+        ErrorKind::Invalid | ErrorKind::Memory => "ConfigError",
+        ErrorKind::Identity => "JobIdentityError",
+        ErrorKind::Conflict => "ConflictError",
+        ErrorKind::Superseded => "SupersededError",
+        ErrorKind::Fenced => "FencedError",
+        ErrorKind::Retry
+        | ErrorKind::NotLeader
+        | ErrorKind::Unreachable
+        | ErrorKind::Storage
+        | ErrorKind::WrongCluster
+        | ErrorKind::WrongVersion => "ClusterError",
+        ErrorKind::Unspecified => "ShardfeedError",
+    };
+    let WireError { message, file, offset, ordinal, .. } = error;
+    let place = file.as_deref().map(|file| Place { file, offset: *offset, ordinal: *ordinal });
+    raise(py, class, message, place)
 }
 
 /// The exception for a damaged file.

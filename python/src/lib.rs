@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 /// The native half of `shardfeed`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // A process that logs by itself keeps what it has set up; a wrong variable must not end an import.
+    let _ = shardfeed_telemetry::init("warn");
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<loader::NativeLoader>()?;
     module.add_class::<batch::NativeBatch>()?;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_embedded::{
-    LoadError, Loader, LoaderOptions, Next, PrefetchStats, ScanProgress, ScanStage,
+    ClusterOptions, LoadError, Loader, LoaderOptions, Next, OpenProgress, PrefetchStats, ScanStage,
 };
 use shardfeed_pipeline::{ColumnKind, Reading};
 use shardfeed_plan::{Tail, Token};
@@ -65,30 +65,62 @@ impl NativeLoader {
     }
 }
 
+impl NativeLoader {
+    /// As [`NativeLoader::with`], for what takes its time: shows progress, and ends at a signal.
+    fn watched<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Loader, Watch<'_>) -> Result<T, LoadError> + Send,
+    ) -> PyResult<T> {
+        if self.process != std::process::id() {
+            return self.with(py, |_| Err(LoadError::Interrupted));
+        }
+        let result = watched(py, |progress| {
+            let mut loader = self.lock();
+            match loader.as_mut() {
+                Some(loader) => call(loader, progress).map(Some),
+                None => Ok(None),
+            }
+        })?;
+        result.ok_or_else(|| named(py, "ShardfeedError", "the loader was closed"))
+    }
+}
+
+/// Told while something takes its time.
+type Watch<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// Runs what takes its time without the interpreter's lock; shows progress, and ends at a signal.
+fn watched<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce(Watch<'_>) -> Result<T, LoadError> + Send,
+) -> PyResult<T> {
+    let mut interrupt = None;
+    let mut bar = ScanBar::new();
+    let mut progress = |state: &OpenProgress| {
+        bar.show(state);
+        match Python::attach(|py| py.check_signals()) {
+            Ok(()) => true,
+            Err(error) => {
+                interrupt = Some(error);
+                false
+            }
+        }
+    };
+    let result = py.detach(|| call(&mut progress));
+    bar.clear();
+    match interrupt {
+        Some(error) => Err(error),
+        None => result.map_err(|error| load_error(py, &error)),
+    }
+}
+
 #[pymethods]
 impl NativeLoader {
     /// Opens a loader from a dict of options.
     #[staticmethod]
     fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = loader_options(py, options)?;
-        let mut interrupt = None;
-        let mut bar = ScanBar::new();
-        let mut progress = |state: ScanProgress| {
-            bar.show(&state);
-            match Python::attach(|py| py.check_signals()) {
-                Ok(()) => true,
-                Err(error) => {
-                    interrupt = Some(error);
-                    false
-                }
-            }
-        };
-        let result = py.detach(|| Loader::open(options, &mut progress));
-        bar.clear();
-        if let Some(error) = interrupt {
-            return Err(error);
-        }
-        let loader = result.map_err(|error| load_error(py, &error))?;
+        let loader = watched(py, |progress| shardfeed_embedded::open(options, progress))?;
         Ok(Self { loader: Mutex::new(Some(loader)), process: std::process::id() })
     }
 
@@ -147,11 +179,21 @@ impl NativeLoader {
 
     /// Goes on from one token, or from those of all ranks.
     fn load(&self, py: Python<'_>, tokens: Vec<String>, replay_missing: bool) -> PyResult<()> {
-        self.with(py, |loader| {
+        self.watched(py, |loader, progress| {
             let tokens =
                 tokens.iter().map(|text| Token::from_json(text)).collect::<Result<Vec<_>, _>>()?;
-            loader.load(&tokens, replay_missing)
+            loader.load(&tokens, replay_missing, progress)
         })
+    }
+
+    /// Goes on where all ranks of the job stand, as the coordinator knows.
+    fn load_latest(&self, py: Python<'_>) -> PyResult<()> {
+        self.watched(py, |loader, progress| loader.load_latest(progress))
+    }
+
+    /// Name of the job.
+    fn job(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.job().to_owned()))
     }
 
     fn plan_digest(&self, py: Python<'_>) -> PyResult<String> {
@@ -161,15 +203,15 @@ impl NativeLoader {
     /// Paths of the shards relative to the dataset, in manifest order, and the dataset's folder.
     fn shards(&self, py: Python<'_>) -> PyResult<(Vec<String>, String)> {
         self.with(py, |loader| {
-            let dataset = loader.dataset();
-            let paths = dataset.manifest().shards().iter().map(|shard| shard.path.clone());
-            Ok((paths.collect(), dataset.root().display().to_string()))
+            let contents = loader.contents();
+            let paths = contents.shards.iter().map(|shard| shard.path.clone());
+            Ok((paths.collect(), contents.root.clone()))
         })
     }
 
     /// Records of the dataset, and samples of this epoch that no step delivers.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        self.with(py, |loader| Ok((loader.dataset().manifest().records(), loader.plan().dropped())))
+        self.with(py, |loader| Ok((loader.contents().records(), loader.plan().dropped())))
     }
 
     /// What the loader holds and chose, as a dict.
@@ -178,6 +220,8 @@ impl NativeLoader {
         let dict = PyDict::new(py);
         dict.set_item("batches", stats.batches)?;
         dict.set_item("memory_budget_bytes", stats.memory_budget_bytes)?;
+        dict.set_item("copied_batches", stats.copied_batches)?;
+        dict.set_item("source", stats.source)?;
         if let Some(prefetch) = stats.prefetch {
             set_prefetch_stats(&dict, &prefetch)?;
         }
@@ -254,6 +298,8 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     let compression: String = get("compression")?.extract()?;
     Ok(LoaderOptions {
         files: get("files")?.extract()?,
+        dataset: get("dataset")?.extract()?,
+        cluster: cluster_options(&get)?,
         compression: compression
             .parse::<CompressionChoice>()
             .map_err(|error| bad(error.to_string()))?,
@@ -274,6 +320,23 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         memory_budget_bytes: get("memory_budget")?.extract()?,
         ..LoaderOptions::default()
     })
+}
+
+/// How the loader uses a cluster, if it has one.
+fn cluster_options<'py>(
+    get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Option<ClusterOptions>> {
+    let Some(coordinator) = get("coordinator")?.extract::<Option<String>>()? else {
+        return Ok(None);
+    };
+    Ok(Some(ClusterOptions {
+        worker: get("worker")?.extract()?,
+        fallback: get("fallback")?.extract()?,
+        timeout: Duration::from_secs_f64(get("timeout")?.extract()?),
+        run: get("run")?.extract()?,
+        ranks_on_host: get("ranks_on_host")?.extract()?,
+        ..ClusterOptions::new(coordinator)
+    }))
 }
 
 /// A feature: name, kind, dtype, shape, default.
@@ -312,18 +375,26 @@ fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValu
 /// Indexing that is done by then shows nothing.
 const BAR_AFTER: Duration = Duration::from_millis(700);
 
-/// A progress bar on a terminal's standard error while files are indexed.
+/// A progress bar on a terminal's standard error while files are indexed or somebody is waited for.
 struct ScanBar {
     begun: Instant,
     bar: Option<ProgressBar>,
+    /// What is waited for was told, for those who see no bar.
+    told: String,
 }
 
 impl ScanBar {
     fn new() -> Self {
-        Self { begun: Instant::now(), bar: None }
+        Self { begun: Instant::now(), bar: None, told: String::new() }
     }
 
-    fn show(&mut self, state: &ScanProgress) {
+    fn show(&mut self, progress: &OpenProgress) {
+        let (note, state) = (&progress.note, &progress.scan);
+        let is_waiting = !note.is_empty() && self.begun.elapsed() >= BAR_AFTER;
+        if is_waiting && self.told.is_empty() {
+            self.told.clone_from(note);
+            warn(note);
+        }
         if state.stage == ScanStage::Done || self.begun.elapsed() < BAR_AFTER {
             return;
         }
@@ -339,6 +410,7 @@ impl ScanBar {
         bar.set_length(state.bytes_total);
         bar.set_position(state.bytes);
         bar.set_message(match state.stage {
+            _ if !note.is_empty() => format!("{note}; waiting"),
             ScanStage::Waiting => "another process indexes these files, waiting".to_owned(),
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
@@ -349,4 +421,14 @@ impl ScanBar {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Says through Python's logging what is waited for.
+fn warn(note: &str) {
+    let told = Python::attach(|py| {
+        let logger = py.import("logging")?.call_method1("getLogger", ("shardfeed",))?;
+        logger.call_method1("warning", (format!("{note}; waiting"),)).map(drop)
+    });
+    // A log that does not take it must not end the wait.
+    let _ = told;
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cluster
 import numpy as np
 import pytest
 
@@ -56,10 +59,53 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
     return dataset
 
 
+#: The files whose tests run in every way: the batches must be the same.
+IN_EVERY_WAY = ("test_loader", "test_columns", "test_bad_input")
+WAYS = ("embedded", "cluster", "killed")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    ways = WAYS if metafunc.module.__name__ in IN_EVERY_WAY else WAYS[:1]
+    if metafunc.definition.get_closest_marker("embedded_only"):
+        ways = WAYS[:1]
+    elif metafunc.definition.get_closest_marker("not_killed"):
+        ways = tuple(way for way in ways if way != "killed")
+    metafunc.parametrize("way", ways, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
+    """One coordinator and one worker for the whole session."""
+    with cluster.Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def way(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, private_cache: None
+) -> Iterator[str]:
+    """How loaders get their batches: in this process, from a worker, from one that is killed."""
+    way: str = request.param
+    if way == "embedded":
+        yield way
+        return
+    running: cluster.Cluster = request.getfixturevalue("small_cluster")
+    name = request.node.name
+    for variable, value in running.variables(f"{name[:60]}-{uuid.uuid4().hex[:8]}").items():
+        monkeypatch.setenv(variable, value)
+    if way == "cluster":
+        yield way
+        return
+    seed = zlib.crc32(name.encode())
+    with cluster.Killer(running.workers[0], seed):
+        yield way
+
+
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SHARDFEED_LEDGER"):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SHARDFEED_LEDGER")
+    for name in (*names, "SHARDFEED_COORDINATOR", "SHARDFEED_WORKER", "SHARDFEED_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -132,6 +132,7 @@ def test_one_file_under_two_names(dataset: Dataset) -> None:
         sf.Loader([dataset.pattern, other], batch_size=1)
 
 
+@pytest.mark.embedded_only  # the cache is this process's
 def test_what_was_scanned_beside_a_damaged_file_is_kept(dataset: Dataset, tmp_path: Path) -> None:
     bad = dataset.folder / "train-99.tfrecord"
     bad.write_bytes(b"x" * 100)
@@ -228,8 +229,8 @@ def test_records_that_are_no_examples(tmp_path: Path) -> None:
         ({"rank": 3, "world_size": 3}, r"rank=3 is not in 0..2"),
         ({"lanes": 3}, r"lanes=3 does not divide .* batch_size=3 or 6, or one of lanes=1, 2, 4"),
         ({"lanes": 2**21, "batch_size": 2**21}, "lanes"),
-        ({"coordinator": "host:7400"}, "embedded only"),
-        ({"resume": "latest"}, "needs a coordinator"),
+        ({"coordinator": "host"}, "use HOST:PORT"),
+        ({"timeout": -1}, "timeout must be seconds"),
     ],
 )
 def test_options_without_a_meaning(dataset: Dataset, options: dict[str, Any], text: str) -> None:
@@ -321,6 +322,7 @@ def test_lanes_of_a_state_that_do_not_divide(dataset: Dataset) -> None:
     assert "batch_size=4 or 8" in str(caught.value)
 
 
+@pytest.mark.not_killed
 @pytest.mark.parametrize("change", ["grow", "rewrite", "remove", "truncate"])
 def test_a_file_changed_after_indexing(dataset: Dataset, change: str) -> None:
     each = loader(dataset, shuffle_window=4)
@@ -367,6 +369,7 @@ def as_nobody(code: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.embedded_only  # the cache is this process's
 def test_a_cache_folder_that_cannot_be_written(dataset: Dataset, tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.getuid() and str(folder) not in ("/", "/tmp"):
@@ -383,6 +386,7 @@ def test_a_cache_folder_that_cannot_be_written(dataset: Dataset, tmp_path: Path)
     assert fine.returncode == 0, fine.stderr
 
 
+@pytest.mark.embedded_only  # the cache is this process's
 def test_a_cache_folder_that_is_full(dataset: Dataset, tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk: the write fails in the middle."""
     code = (
@@ -407,6 +411,7 @@ def test_a_cache_folder_that_is_full(dataset: Dataset, tmp_path: Path) -> None:
     assert left == []
 
 
+@pytest.mark.embedded_only  # the cache is this process's
 def test_a_damaged_cache_is_scanned_anew(dataset: Dataset, tmp_path: Path) -> None:
     expected = drain(loader(dataset))
     (index,) = [f for f in (tmp_path / "cache" / "index").iterdir() if not f.suffix]
@@ -428,3 +433,15 @@ def test_a_closed_loader(dataset: Dataset) -> None:
         next(iter(each))
     assert len(ids(batch)) == 4
     assert example(0)["id"] == 0
+
+
+@pytest.mark.embedded_only
+def test_what_only_a_cluster_has(dataset: Dataset) -> None:
+    with pytest.raises(sf.ConfigError, match="needs a coordinator"):
+        loader(dataset, resume="latest")
+    with pytest.raises(sf.ConfigError, match="known to a coordinator only"):
+        sf.Loader(dataset="train", batch_size=1)
+    with pytest.raises(sf.ConfigError, match="pass files, or dataset="):
+        sf.Loader(dataset.pattern, dataset="train", batch_size=1)
+    with pytest.raises(sf.ConfigError, match="pass files, or dataset="):
+        sf.Loader(batch_size=1)

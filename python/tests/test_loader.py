@@ -287,6 +287,7 @@ def test_uneven_rests_are_delivered_through_small_windows(tmp_path: Path, budget
     assert sorted(seen) == sorted(dataset.ids)
 
 
+@pytest.mark.embedded_only  # a coordinator refuses such ranks at their start
 def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
     def rank(of: int, steps: int, **options: Any) -> dict[str, Any]:
         each = loader(dataset, tail="uneven", rank=of, world_size=2, **options)
@@ -348,13 +349,14 @@ def test_prefetch_threads_and_budget_change_nothing(dataset: Dataset) -> None:
         assert run(dataset, 1, epochs=2, **options) == expected
 
 
-def test_reading_by_place_gives_the_same_batches(tmp_path: Path) -> None:
+def test_reading_by_place_gives_the_same_batches(tmp_path: Path, way: str) -> None:
     dataset = make_dataset(tmp_path / "data", [300, 500, 200, 9])
     options: dict[str, Any] = {"shuffle_window": 5000, "interleave": 2, "batch_size": 16}
     expected = run(dataset, 1, epochs=2, **options)
     each = loader(dataset, memory_budget=200_000, **options)
     got = [ids(batch) for _ in range(2) for batch in each]
-    assert each.stats()["reading"] == "locate"
+    if way != "killed":  # one who was just replaced has nothing to tell yet
+        assert each.stats()["reading"] == "locate"
     assert got == expected
     state = loader(dataset, memory_budget=200_000, **options)
     iterator = iter(state)
@@ -366,7 +368,7 @@ def test_reading_by_place_gives_the_same_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
 def test_compressed_shards_give_the_same_batches(
-    tmp_path: Path, dataset: Dataset, compression: str
+    tmp_path: Path, dataset: Dataset, compression: str, way: str
 ) -> None:
     packed = make_dataset(tmp_path / "packed", dataset.counts, compression)
     expected = run(dataset, 2, batch_size=5)
@@ -376,7 +378,8 @@ def test_compressed_shards_give_the_same_batches(
         pass
     resumed = loader(packed, batch_size=5, world_size=2, rank=1, resume=each.state_dict())
     assert ids(next(iter(resumed))) == expected[9][5:]
-    assert resumed.stats()["reinflated_bytes"] > 0
+    if way != "killed":
+        assert resumed.stats()["reinflated_bytes"] > 0
 
 
 def test_files_may_move(tmp_path: Path, dataset: Dataset) -> None:
@@ -390,11 +393,13 @@ def test_files_may_move(tmp_path: Path, dataset: Dataset) -> None:
     assert [ids(batch) for batch in loader(moved, resume=state)] == batches[1:]
 
 
-def test_holding_every_batch_does_not_wait_for_itself(dataset: Dataset) -> None:
+def test_holding_every_batch_does_not_wait_for_itself(dataset: Dataset, way: str) -> None:
     each = loader(dataset, prefetch=2)
     held = list(each) + list(each)
     assert len(held) == 64
     assert len({id(batch["id"]) for batch in held}) == 64
+    if way == "killed":
+        return
     stats = each.stats()
     assert stats["slots_in_use"] >= 64
     del held
@@ -449,6 +454,7 @@ def test_plan_digest_tells_ranks_apart_that_differ(dataset: Dataset) -> None:
         assert digest(**other) != same
 
 
+@pytest.mark.embedded_only  # the cache is this process's
 def test_a_second_start_scans_nothing(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use shardfeed_embedded::{Loader, LoaderOptions, Next};
+use shardfeed_embedded::{LoaderOptions, Next};
 use shardfeed_plan::Tail;
 
-use crate::fixture::Place;
+use crate::fixture::{Place, rows_of};
 
 const COUNTS: [usize; 4] = [5, 0, 17, 9];
 const RECORDS: usize = 31;
@@ -97,19 +97,18 @@ fn says_what_the_loader_delivers() {
             tail: Tail::Pad,
             ..place.loader("*.tfrecord")
         };
-        let mut loader = Loader::open(options, &mut |_| true).unwrap();
+        let mut loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
         // Into the second epoch.
         for _ in 0..8 {
-            let delivered = loop {
+            let mut delivered = loop {
                 match loader.next(Duration::from_secs(10)).unwrap() {
                     Next::Batch(delivered) => break delivered,
                     Next::EpochEnd | Next::Pending => {}
                 }
             };
-            let samples = delivered.samples.iter().map(|planned| {
-                let shard = format!("s-{}.tfrecord", planned.sample.shard);
-                (shard, planned.sample.ordinal, planned.valid)
-            });
+            let samples = rows_of(&mut delivered).into_iter();
+            let samples = samples
+                .map(|(shard, ordinal, valid)| (format!("s-{shard}.tfrecord"), ordinal, valid));
             let (epoch, step) = (delivered.epoch.to_string(), delivered.step.to_string());
             let rank = rank.to_string();
             let order = ["--world-size", "2", "--batch-size", "3", "--seed", "4", "--tail", "pad"];

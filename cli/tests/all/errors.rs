@@ -334,7 +334,7 @@ fn an_environment_that_means_nothing() {
     assert_eq!(output.status.code(), Some(2));
     expect![[r#"
         error: SHARDFEED_LOG=,=,x=: invalid filter directive
-        hint: use a level (error, warn, info, debug, trace) or target=level, by commas
+        hint: use a level (error, warn, info, debug, trace) or target=level, separated by commas
     "#]]
     .assert_eq(&String::from_utf8(output.stderr).unwrap());
 }

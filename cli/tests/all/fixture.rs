@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use shardfeed_embedded::LoaderOptions;
+use shardfeed_embedded::{Delivered, LoaderOptions};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};
 use tempfile::TempDir;
 
@@ -92,7 +92,10 @@ impl Place {
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .env("SHARDFEED_CACHE_DIR", self.path("cache"))
+            .env("TMPDIR", self.folder.path())
             .env_remove("SHARDFEED_LOG")
+            .env_remove("SHARDFEED_COORDINATOR")
+            .env_remove("SHARDFEED_WORKER")
             .env_remove("COLUMNS");
         command
     }
@@ -131,6 +134,19 @@ impl Place {
     pub(crate) fn portable(&self, text: &str) -> String {
         text.replace(self.folder.path().to_str().unwrap(), "$DIR")
     }
+}
+
+/// Shard, ordinal and validity of a batch's rows.
+pub(crate) fn rows_of(delivered: &mut Delivered) -> Vec<(u32, u64, bool)> {
+    let batch = &mut delivered.batch;
+    let numbers = |bytes: Vec<u8>| -> Vec<i64> {
+        bytes.chunks_exact(8).map(|number| i64::from_ne_bytes(number.try_into().unwrap())).collect()
+    };
+    let shards = numbers(batch.slot.read(&batch.shards));
+    let ordinals = numbers(batch.slot.read(&batch.ordinals));
+    let valid = batch.slot.read(&batch.valid);
+    let rows = shards.into_iter().zip(ordinals).zip(valid);
+    rows.map(|((shard, ordinal), valid)| (shard as u32, ordinal as u64, valid != 0)).collect()
 }
 
 /// All records of a file.

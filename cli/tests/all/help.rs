@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 
 use crate::fixture::Place;
 
-fn check(command: &[&str], expected: &Expect) {
+pub(crate) fn check(command: &[&str], expected: &Expect) {
     let help = Place::new().ok(&[command, &["--help"]].concat());
     // Blank lines of options keep their indentation; here it would only be noise.
     let lines: Vec<_> = help.lines().map(str::trim_end).collect();
@@ -16,27 +16,36 @@ fn of_the_program() {
     check(
         &[],
         &expect![[r#"
-        Look at, check and write TFRecord datasets, and ask what an epoch is made of
+            Look at, check and write TFRecord datasets, run a cluster, and ask what an epoch is made of
 
-        Usage: shardfeed [OPTIONS] <COMMAND>
+            Usage: shardfeed [OPTIONS] <COMMAND>
 
-        Commands:
-          dataset  What a dataset holds, whether it is whole, and how to make one
-          plan     What an epoch looks like
-          batch    Which records a batch is made of, and which batch a record is in
-          help     Print this message or the help of the given subcommand(s)
+            Commands:
+              dataset      What a dataset holds, whether it is whole, and how to make one
+              plan         What an epoch looks like
+              batch        Which records a batch is made of, and which batch a record is in
+              job          What fixes an order in the cluster, and the generations in which ranks followed it
+              epoch        How much of a job's epochs was delivered, and what is waited for
+              shard        Where each shard of an epoch is
+              rank         Who serves each rank of a job, and how far it is
+              worker       The processes that read for the trainers of their hosts
+              coordinator  The process that decides who reads what
+              status       Show the cluster as a whole
+              up           Run a coordinator and a worker in one process, for a first try
+              help         Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, json]
-          -h, --help             Print help
-          -V, --version          Print version
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+              -V, --version          Print version
 
-        Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2
-        wrong usage.
-        SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for
-        example `debug`).
-    "#]],
+            Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2
+            wrong usage.
+            SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for
+            example `debug`), SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the
+            coordinator is.
+        "#]],
     );
 }
 
@@ -45,147 +54,151 @@ fn of_dataset() {
     check(
         &["dataset"],
         &expect![[r#"
-        What a dataset holds, whether it is whole, and how to make one
+            What a dataset holds, whether it is whole, and how to make one
 
-        Usage: shardfeed dataset [OPTIONS] <COMMAND>
+            Usage: shardfeed dataset [OPTIONS] <COMMAND>
 
-        Commands:
-          inspect  Show what a dataset holds: shards, records, sizes, digest, and the features of a record
-          verify   Read every byte and report every damaged record
-          write    Write a folder of files or a CSV file as TFRecord shards
-          help     Print this message or the help of the given subcommand(s)
+            Commands:
+              inspect  Show what a dataset holds: shards, records, sizes, digest, and the features of a record
+              verify   Read every byte and report every damaged record
+              write    Write a folder of files or a CSV file as TFRecord shards
+              add      Give a dataset to the cluster, and wait until its workers have scanned it
+              list     List the cluster's datasets
+              show     Show a dataset of the cluster
+              help     Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["dataset", "inspect"],
         &expect![[r#"
-        Show what a dataset holds: shards, records, sizes, digest, and the features of a record
+            Show what a dataset holds: shards, records, sizes, digest, and the features of a record
 
-        Usage: shardfeed dataset inspect [OPTIONS] <FILES>...
+            Usage: shardfeed dataset inspect [OPTIONS] <FILES>...
 
-        Arguments:
-          <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+            Arguments:
+              <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
 
-        Options:
-              --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
-                                      none, gzip, zlib]
-              --no-cache              Scan the files, and keep nothing of it
-              --all                   Show all shards, not only the first 20
-          -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                      with lasting names [default: table] [possible values: table, json]
-          -h, --help                  Print help
+            Options:
+                  --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
+                                          none, gzip, zlib]
+                  --no-cache              Scan the files, and keep nothing of it
+                  --all                   Show all shards, not only the first 20
+              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
+                                          with lasting names [default: table] [possible values: table, wide,
+                                          json]
+              -h, --help                  Print help
 
-        Examples:
-          shardfeed dataset inspect 'train/*.tfrecord'
-          shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
-    "#]],
+            Examples:
+              shardfeed dataset inspect 'train/*.tfrecord'
+              shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
+        "#]],
     );
     check(
         &["dataset", "verify"],
         &expect![[r#"
-        Read every byte and report every damaged record
+            Read every byte and report every damaged record
 
-        Checks the length and the data of each record against their checksums. Behind damaged data reading
-        goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be
-        found any more. Offsets are of the uncompressed file. Exits with 1 if anything is damaged.
+            Checks the length and the data of each record against their checksums. Behind damaged data reading
+            goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be
+            found any more. Offsets are of the uncompressed file. Exits with 1 if anything is damaged.
 
-        Usage: shardfeed dataset verify [OPTIONS] <FILES>...
+            Usage: shardfeed dataset verify [OPTIONS] <FILES>...
 
-        Arguments:
-          <FILES>...
-                  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+            Arguments:
+              <FILES>...
+                      TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
 
-        Options:
-              --compression <SCHEME>
-                  How the files are compressed
+            Options:
+                  --compression <SCHEME>
+                      How the files are compressed
 
-                  [default: auto]
-                  [possible values: auto, none, gzip, zlib]
+                      [default: auto]
+                      [possible values: auto, none, gzip, zlib]
 
-              --all
-                  Show all files, not only damaged ones and the first 20 others
+                  --all
+                      Show all files, not only damaged ones and the first 20 others
 
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-                  [default: table]
-                  [possible values: table, json]
+                      [default: table]
+                      [possible values: table, wide, json]
 
-          -h, --help
-                  Print help (see a summary with '-h')
+              -h, --help
+                      Print help (see a summary with '-h')
 
-        Examples:
-          shardfeed dataset verify 'train/*.tfrecord'
-          shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'
-    "#]],
+            Examples:
+              shardfeed dataset verify 'train/*.tfrecord'
+              shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'
+        "#]],
     );
     check(
         &["dataset", "write"],
         &expect![[r#"
-        Write a folder of files or a CSV file as TFRecord shards
+            Write a folder of files or a CSV file as TFRecord shards
 
-        A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to
-        SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder of
-        the path, `label` (int64) its number in the bytewise order of those that hold files. Names that
-        start with a dot are passed over.
+            A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to
+            SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder of
+            the path, `label` (int64) its number in the bytewise order of those that hold files. Names that
+            start with a dot are passed over.
 
-        A .csv file: the first row names the columns, each further row is one Example. A column whose every
-        value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is
-        a feature that is absent.
+            A .csv file: the first row names the columns, each further row is one Example. A column whose every
+            value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is
+            a feature that is absent.
 
-        Records are divided among the shards at random, so that shards are alike; the same source and
-        options give the same bytes. The shards appear under their names when all of them are written.
+            Records are divided among the shards at random, so that shards are alike; the same source and
+            options give the same bytes. The shards appear under their names when all of them are written.
 
-        Usage: shardfeed dataset write [OPTIONS] <SOURCE> <OUT_DIR>
+            Usage: shardfeed dataset write [OPTIONS] <SOURCE> <OUT_DIR>
 
-        Arguments:
-          <SOURCE>
-                  A folder of files, or a .csv file
+            Arguments:
+              <SOURCE>
+                      A folder of files, or a .csv file
 
-          <OUT_DIR>
-                  Folder for the shards; made if it is not there
+              <OUT_DIR>
+                      Folder for the shards; made if it is not there
 
-        Options:
-              --shard-bytes <SIZE>
-                  Size of a shard before compression, about: KB, MB, GB, KiB, MiB or GiB
+            Options:
+                  --shard-bytes <SIZE>
+                      Size of a shard before compression, about: KB, MB, GB, KiB, MiB or GiB
 
-                  [default: 150MB]
+                      [default: 150MB]
 
-              --seed <SEED>
-                  Seed of the division among the shards
+                  --seed <SEED>
+                      Seed of the division among the shards
 
-                  [default: 0]
+                      [default: 0]
 
-              --compression <SCHEME>
-                  How the shards are compressed
+                  --compression <SCHEME>
+                      How the shards are compressed
 
-                  [default: none]
-                  [possible values: none, gzip, zlib]
+                      [default: none]
+                      [possible values: none, gzip, zlib]
 
-              --prefix <NAME>
-                  What shards' names start with; without it the source's name
+                  --prefix <NAME>
+                      What shards' names start with; without it the source's name
 
-              --force
-                  Replace shards with this prefix that are already in OUT_DIR
+                  --force
+                      Replace shards with this prefix that are already in OUT_DIR
 
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-                  [default: table]
-                  [possible values: table, json]
+                      [default: table]
+                      [possible values: table, wide, json]
 
-          -h, --help
-                  Print help (see a summary with '-h')
+              -h, --help
+                      Print help (see a summary with '-h')
 
-        Examples:
-          shardfeed dataset write photos/ out/ --shard-bytes 150MB
-          shardfeed dataset write prices.csv out/ --compression gzip --prefix train
-    "#]],
+            Examples:
+              shardfeed dataset write photos/ out/ --shard-bytes 150MB
+              shardfeed dataset write prices.csv out/ --compression gzip --prefix train
+        "#]],
     );
 }
 
@@ -194,61 +207,62 @@ fn of_plan() {
     check(
         &["plan"],
         &expect![[r#"
-        What an epoch looks like
+            What an epoch looks like
 
-        Usage: shardfeed plan [OPTIONS] <COMMAND>
+            Usage: shardfeed plan [OPTIONS] <COMMAND>
 
-        Commands:
-          show  Show an epoch: samples, steps, what is dropped or padded, and its lanes
-          help  Print this message or the help of the given subcommand(s)
+            Commands:
+              show  Show an epoch: samples, steps, what is dropped or padded, and its lanes
+              help  Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["plan", "show"],
         &expect![[r#"
-        Show an epoch: samples, steps, what is dropped or padded, and its lanes
+            Show an epoch: samples, steps, what is dropped or padded, and its lanes
 
-        Usage: shardfeed plan show [OPTIONS] <FILES>...
+            Usage: shardfeed plan show [OPTIONS] <FILES>...
 
-        Arguments:
-          <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+            Arguments:
+              <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
 
-        Options:
-              --all                   Show all lanes, not only the first 20
-              --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
-                                      none, gzip, zlib]
-              --no-cache              Scan the files, and keep nothing of it
-          -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                      with lasting names [default: table] [possible values: table, json]
-          -h, --help                  Print help
+            Options:
+                  --all                   Show all lanes, not only the first 20
+                  --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
+                                          none, gzip, zlib]
+                  --no-cache              Scan the files, and keep nothing of it
+              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
+                                          with lasting names [default: table] [possible values: table, wide,
+                                          json]
+              -h, --help                  Print help
 
-        Order, as a loader is given it:
-              --epoch <EPOCH>             Epoch, from 0; without it 0, or the token's
-              --seed <SEED>               Seed of the order [default: 0]
-              --no-shuffle                Keep the order of the files
-              --shuffle-window <SAMPLES>  Samples of a lane that are shuffled among each other [default:
-                                          10000]
-              --interleave <SHARDS>       Shards that are read in turn [default: 16]
-              --block-length <SAMPLES>    Consecutive samples taken from a shard in its turn [default: 1]
-              --lanes <LANES>             Equal pieces of the epoch, each with its own shuffle; without it
-                                          as many as ranks, or the token's
-              --batch-size <SAMPLES>      Samples per rank and step; without it 1, or what the token and
-                                          --world-size give
-              --world-size <RANKS>        Data-parallel ranks; without it 1
-              --tail <TAIL>               What becomes of samples that do not fill the last step [default:
-                                          drop] [possible values: drop, pad, uneven]
-              --limit <SAMPLES>           Samples of the epoch at most
-              --token <FILE>              File with a loader's state_dict() as JSON: goes on from there
+            Order, as a loader is given it:
+                  --epoch <EPOCH>             Epoch, from 0; without it 0, or the token's
+                  --seed <SEED>               Seed of the order [default: 0]
+                  --no-shuffle                Keep the order of the files
+                  --shuffle-window <SAMPLES>  Samples of a lane that are shuffled among each other [default:
+                                              10000]
+                  --interleave <SHARDS>       Shards that are read in turn [default: 16]
+                  --block-length <SAMPLES>    Consecutive samples taken from a shard in its turn [default: 1]
+                  --lanes <LANES>             Equal pieces of the epoch, each with its own shuffle; without it
+                                              as many as ranks, or the token's
+                  --batch-size <SAMPLES>      Samples per rank and step; without it 1, or what the token and
+                                              --world-size give
+                  --world-size <RANKS>        Data-parallel ranks; without it 1
+                  --tail <TAIL>               What becomes of samples that do not fill the last step [default:
+                                              drop] [possible values: drop, pad, uneven]
+                  --limit <SAMPLES>           Samples of the epoch at most
+                  --token <FILE>              File with a loader's state_dict() as JSON: goes on from there
 
-        Examples:
-          shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
-          shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps
-    "#]],
+            Examples:
+              shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
+              shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps
+        "#]],
     );
 }
 
@@ -257,117 +271,132 @@ fn of_batch() {
     check(
         &["batch"],
         &expect![[r#"
-        Which records a batch is made of, and which batch a record is in
+            Which records a batch is made of, and which batch a record is in
 
-        Usage: shardfeed batch [OPTIONS] <COMMAND>
+            Usage: shardfeed batch [OPTIONS] <COMMAND>
 
-        Commands:
-          show  Show the records of a batch, or with --find the batch of a record
-          help  Print this message or the help of the given subcommand(s)
+            Commands:
+              show  Show the records of a batch, or with --find the batch of a record
+              help  Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["batch", "show"],
         &expect![[r#"
-        Show the records of a batch, or with --find the batch of a record
+            Show the records of a batch, or with --find the batch of a record
 
-        The answer is computed, not logged: it holds for every run of this order, also for steps that are
-        yet to come. Ranks are those of --world-size, also for steps before a token that other ranks took.
+            The answer is computed, not logged: it holds for every run of this order, also for steps that are
+            yet to come. Ranks are those of --world-size, also for steps before a token that other ranks took.
+            With --job the coordinator answers, for the order and the ranks of that job.
 
-        Usage: shardfeed batch show [OPTIONS] <FILES>...
+            Usage: shardfeed batch show [OPTIONS] [FILES]...
 
-        Arguments:
-          <FILES>...
-                  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+            Arguments:
+              [FILES]...
+                      TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
 
-        Options:
-              --step <STEP>
-                  Step of the epoch, from 0
+            Options:
+                  --step <STEP>
+                      Step of the epoch, from 0
 
-              --rank <RANK>
-                  Rank, from 0
+                  --rank <RANK>
+                      Rank, from 0; without it 0, or with --job all
 
-                  [default: 0]
+                  --job <JOB>
+                      Show a batch of this job of the cluster, which knows files and order
 
-              --find <PATH:ORDINAL>
-                  Show where this record is delivered: a shard's path and the record's number in it, from 0
+                  --find <PATH:ORDINAL>
+                      Show where this record is delivered: a shard's path and the record's number in it, from 0
 
-              --compression <SCHEME>
-                  How the files are compressed
+                  --compression <SCHEME>
+                      How the files are compressed
 
-                  [default: auto]
-                  [possible values: auto, none, gzip, zlib]
+                      [default: auto]
+                      [possible values: auto, none, gzip, zlib]
 
-              --no-cache
-                  Scan the files, and keep nothing of it
+                  --no-cache
+                      Scan the files, and keep nothing of it
 
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-                  [default: table]
-                  [possible values: table, json]
+                      [default: table]
+                      [possible values: table, wide, json]
 
-          -h, --help
-                  Print help (see a summary with '-h')
+              -h, --help
+                      Print help (see a summary with '-h')
 
-        Order, as a loader is given it:
-              --epoch <EPOCH>
-                  Epoch, from 0; without it 0, or the token's
+            Order, as a loader is given it:
+                  --epoch <EPOCH>
+                      Epoch, from 0; without it 0, or the token's
 
-              --seed <SEED>
-                  Seed of the order
+                  --seed <SEED>
+                      Seed of the order
 
-                  [default: 0]
+                      [default: 0]
 
-              --no-shuffle
-                  Keep the order of the files
+                  --no-shuffle
+                      Keep the order of the files
 
-              --shuffle-window <SAMPLES>
-                  Samples of a lane that are shuffled among each other
+                  --shuffle-window <SAMPLES>
+                      Samples of a lane that are shuffled among each other
 
-                  [default: 10000]
+                      [default: 10000]
 
-              --interleave <SHARDS>
-                  Shards that are read in turn
+                  --interleave <SHARDS>
+                      Shards that are read in turn
 
-                  [default: 16]
+                      [default: 16]
 
-              --block-length <SAMPLES>
-                  Consecutive samples taken from a shard in its turn
+                  --block-length <SAMPLES>
+                      Consecutive samples taken from a shard in its turn
 
-                  [default: 1]
+                      [default: 1]
 
-              --lanes <LANES>
-                  Equal pieces of the epoch, each with its own shuffle; without it as many as ranks, or the
-                  token's
+                  --lanes <LANES>
+                      Equal pieces of the epoch, each with its own shuffle; without it as many as ranks, or the
+                      token's
 
-              --batch-size <SAMPLES>
-                  Samples per rank and step; without it 1, or what the token and --world-size give
+                  --batch-size <SAMPLES>
+                      Samples per rank and step; without it 1, or what the token and --world-size give
 
-              --world-size <RANKS>
-                  Data-parallel ranks; without it 1
+                  --world-size <RANKS>
+                      Data-parallel ranks; without it 1
 
-              --tail <TAIL>
-                  What becomes of samples that do not fill the last step
+                  --tail <TAIL>
+                      What becomes of samples that do not fill the last step
 
-                  [default: drop]
-                  [possible values: drop, pad, uneven]
+                      [default: drop]
+                      [possible values: drop, pad, uneven]
 
-              --limit <SAMPLES>
-                  Samples of the epoch at most
+                  --limit <SAMPLES>
+                      Samples of the epoch at most
 
-              --token <FILE>
-                  File with a loader's state_dict() as JSON: goes on from there
+                  --token <FILE>
+                      File with a loader's state_dict() as JSON: goes on from there
 
-        Examples:
-          shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
-          shardfeed batch show --step 0 --token checkpoint/loader.json 'train/*.tfrecord'
-          shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+
+            Examples:
+              shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
+              shardfeed batch show --step 0 --token checkpoint/loader.json 'train/*.tfrecord'
+              shardfeed batch show --job resnet --epoch 2 --step 120
+              shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'
+        "#]],
     );
 }

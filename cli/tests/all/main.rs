@@ -13,6 +13,13 @@ mod batch;
 mod plan;
 mod token;
 
+mod cluster;
+mod cluster_dataset;
+mod cluster_errors;
+mod cluster_help;
+mod cluster_job;
+mod cluster_process;
+
 mod errors;
 mod help;
 mod streams;

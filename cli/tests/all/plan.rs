@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use serde_json::json;
-use shardfeed_embedded::{Loader, LoaderOptions};
+use shardfeed_embedded::LoaderOptions;
 use shardfeed_plan::Tail;
 
 use crate::fixture::Place;
@@ -21,7 +21,7 @@ fn agrees_with_the_loader() {
             limit: Some(70),
             ..place.loader("*.tfrecord")
         };
-        let loader = Loader::open(options, &mut |_| true).unwrap();
+        let loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
         let plan = loader.plan_of(2).unwrap();
         let args = ["--tail", name, "--world-size", "4", "--batch-size", "3", "--seed", "5"];
         let more = ["--limit", "70", "--epoch", "2"];

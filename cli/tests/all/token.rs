@@ -7,7 +7,7 @@ use serde_json::Value;
 use shardfeed_embedded::{Loader, LoaderOptions, Next};
 use shardfeed_plan::{Tail, Token};
 
-use crate::fixture::Place;
+use crate::fixture::{Place, rows_of};
 
 const COUNTS: [usize; 4] = [25, 0, 17, 29];
 const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
@@ -15,10 +15,7 @@ const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
 fn next(loader: &mut Loader) -> Option<Vec<(u32, u64, bool)>> {
     loop {
         match loader.next(Duration::from_secs(10)).unwrap() {
-            Next::Batch(delivered) => {
-                let row = |p: &shardfeed_plan::Planned| (p.sample.shard, p.sample.ordinal, p.valid);
-                return Some(delivered.samples.iter().map(row).collect());
-            }
+            Next::Batch(mut delivered) => return Some(rows_of(&mut delivered)),
             Next::EpochEnd => return None,
             Next::Pending => {}
         }
@@ -38,7 +35,7 @@ fn rows(batch: &Value) -> Vec<(u32, u64, bool)> {
 
 fn start(place: &Place, world_size: u64, batch_size: u64, tail: Tail) -> Loader {
     let options = LoaderOptions { world_size, batch_size, tail, ..place.loader("*.tfrecord") };
-    Loader::open(options, &mut |_| true).unwrap()
+    shardfeed_embedded::open(options, &mut |_| true).unwrap()
 }
 
 /// A token in epoch 1, after `steps` steps, and its loader.
@@ -73,7 +70,7 @@ fn another_world_goes_on_where_the_token_stands() {
     let place = Place::with_shards(&COUNTS);
     let (token, _) = stopped(&place, 4, Tail::Pad);
     let mut loader = start(&place, 1, 10, Tail::Pad);
-    loader.load(&[token], false).unwrap();
+    loader.load(&[token], false, &mut |_| true).unwrap();
     let options = ["--token", "token.json", "--batch-size", "10", "--tail", "pad"];
     let plan = place.json(&[&["plan", "show", "*.tfrecord"], &options[..]].concat());
     assert_eq!(plan["steps"], loader.steps());

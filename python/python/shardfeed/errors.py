@@ -23,6 +23,26 @@ class CacheError(ShardfeedError, OSError):
     """The index of a dataset cannot be kept."""
 
 
+class ClusterError(ShardfeedError, ConnectionError):
+    """The coordinator or the worker does not answer, or is not the right one."""
+
+
+class JobIdentityError(ConfigError):
+    """The job's name stands for a job with another identity; the message lists what differs."""
+
+
+class ConflictError(ShardfeedError):
+    """The ranks of one run were started from different states or with different numbers."""
+
+
+class SupersededError(ShardfeedError):
+    """The ranks were started again elsewhere: restart this one from the same state."""
+
+
+class FencedError(ShardfeedError):
+    """This rank was started again elsewhere; this loader no longer speaks for it."""
+
+
 class DataError(ShardfeedError):
     """Something is wrong with a file; the loader stands before it and may be asked again."""
 

@@ -47,19 +47,28 @@ class Loader:
       `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank.
     - `limit`: only the first slots of the order, for smoke runs.
     - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
-    - `coordinator`: None: everything in this process. Others come in a later version.
-    - `job`: a name for the order; it will tell the ranks of a cluster which job they share.
+    - `coordinator`: address of a cluster's coordinator, "host:port"; None: SHARDFEED_COORDINATOR if that is
+      set, else everything in this process.
+      In a cluster this host's worker reads and batches, and the arrays view its shared memory; the batches are
+      the same. If it dies, this process goes on in its place at the exact batch.
+    - `job`: the name that the ranks share in the cluster; it stands for one order. None: made of `run` and
+      the order. `run`: one start of all ranks; None: what torchrun or Slurm says.
+    - `dataset`: a dataset that the cluster knows by this name, instead of `files`.
+    - `worker`: path of this host's worker's socket; None: SHARDFEED_WORKER, else the usual place; without one
+      this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.
+    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer.
     - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
       the launcher says how many.
     - `provenance`: whether batches say which records they are made of.
-    - `resume`: a state to go on from, as for `load_state_dict`.
+    - `resume`: a state to go on from, as for `load_state_dict`; "latest": where the cluster knows all
+      ranks of the job to stand (it hears of it every heartbeat, so some batches may come again).
     - `compression`: "auto", "none", "gzip" or "zlib".
     """
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         features: Mapping[str, Feature] | None = None,
         *,
         batch_size: int,
@@ -75,21 +84,34 @@ class Loader:
         world_size: int | None = None,
         coordinator: str | None = None,
         job: str | None = None,
+        run: str | None = None,
+        dataset: str | None = None,
+        worker: str | os.PathLike[str] | None = None,
+        fallback: bool = True,
+        timeout: float = 60.0,
         prefetch: int = 4,
         memory_budget: int | str | None = None,
         provenance: bool = False,
         resume: State | str | Sequence[State] | None = None,
         compression: str | None = "auto",
     ) -> None:
-        if coordinator is not None:
-            raise ConfigError(
-                f"coordinator={coordinator!r}: this version runs embedded only; leave it None"
-            )
-        if resume == "latest":
+        coordinator = coordinator or os.environ.get("SHARDFEED_COORDINATOR") or None
+        if coordinator is None and resume == "latest":
             raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
+        if (files is None) == (dataset is None):
+            raise ConfigError("pass files, or dataset= with a name that the cluster knows")
+        if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
+            raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
         found = ranks.find(rank, world_size)
         options = {
-            "files": _files(files),
+            "files": [] if files is None else _files(files),
+            "dataset": dataset,
+            "coordinator": coordinator,
+            "worker": None if worker is None else os.fspath(worker),
+            "fallback": bool(fallback),
+            "timeout": float(timeout),
+            "run": ranks.run_id(run),
+            "ranks_on_host": ranks.on_this_host(),
             "features": to_native(features),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
@@ -104,7 +126,7 @@ class Loader:
             "world_size": found.world_size,
             "job": job,
             "prefetch": _number("prefetch", prefetch, 1),
-            "memory_budget": _budget(memory_budget),
+            "memory_budget": _budget(memory_budget, coordinator is not None),
             "compression": compression or "none",
         }
         #: This rank and the number of ranks.
@@ -115,7 +137,9 @@ class Loader:
             name: Column(place, kind, dtype, tuple(shape))
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
-        if resume is not None:
+        if resume == "latest":
+            self._native.load_latest()
+        elif resume is not None:
             self.load_state_dict(resume)
         self._warn_of_what_is_missing()
 
@@ -139,8 +163,14 @@ class Loader:
 
     @property
     def generation(self) -> int:
-        """Starts from a state since the job's beginning."""
+        """Counts starts that went elsewhere than the ranks stood: a start from a state has a higher one
+        than the start that made the state. A cluster counts all starts of its job."""
         return self._native.cursor()[2]
+
+    @property
+    def job(self) -> str:
+        """Name of the job in its cluster; "local" without one."""
+        return self._native.job()
 
     @property
     def shards(self) -> list[str]:
@@ -292,9 +322,11 @@ def _number(name: str, value: Any, least: int) -> int:
     return int(number)
 
 
-def _budget(value: int | str | None) -> int:
+def _budget(value: int | str | None, in_cluster: bool) -> int | None:
+    if value is None and in_cluster:
+        return None  # the worker divides its own
     if value is None:
-        return _native.default_budget_bytes() // ranks.on_this_host()
+        return _native.default_budget_bytes() // max(1, ranks.on_this_host())
     return _bytes(value)
 
 

@@ -27,6 +27,14 @@ _LAUNCHERS = (
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE")
 
 
+#: Launcher, variables that together name one start of its ranks.
+_RUNS = (
+    ("shardfeed", ("SHARDFEED_RUN_ID",), ()),
+    ("torchrun", ("TORCHELASTIC_RUN_ID",), ("TORCHELASTIC_RESTART_COUNT",)),
+    ("Slurm", ("SLURM_JOB_ID",), ("SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
+)
+
+
 class Ranks(NamedTuple):
     """A rank, the number of ranks, and who said so."""
 
@@ -59,10 +67,24 @@ def find(rank: int | None, world_size: int | None) -> Ranks:
     return Ranks(0, 1, "default")
 
 
+def run_id(run: str | None) -> str | None:
+    """One start of all ranks: as given, else as the launcher names it, else None.
+
+    torchrun's id is "none" unless somebody sets one, so it says nothing about which run this is.
+    """
+    if run is not None:
+        return run
+    for launcher, required, optional in _RUNS:
+        values = [os.environ.get(name, "") for name in required]
+        if all(values) and not (launcher == "torchrun" and values == ["none"]):
+            return "-".join(values + [os.environ.get(name, "0") for name in optional])
+    return None
+
+
 def on_this_host() -> int:
-    """Ranks that share this host's memory, as far as the launcher says; at least 1."""
+    """Ranks that share this host's memory, as far as the launcher says; 0: it does not."""
     sizes = (_number(name) for name in _LOCAL_SIZES if name in os.environ)
-    return max(1, next(sizes, 1))
+    return max(0, next(sizes, 0))
 
 
 def _number(name: str) -> int:

@@ -6,9 +6,9 @@ use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
 use shardfeed_tfrecord::{Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark};
 
 use crate::cache::CacheChoice;
-use crate::discover::discover;
+use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, index_files};
+use crate::index::{ScanProgress, Seeds, index_files};
 
 /// A dataset's manifest and what is known of each file, both in manifest order.
 #[derive(Debug)]
@@ -49,7 +49,33 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let found = discover(patterns)?;
-        let entries = index_files(&found, compression, cache, progress)?;
+        Self::index(found, compression, cache, &Seeds::new(), progress)
+    }
+
+    /// Indexes known files of a folder.
+    /// - `paths`: relative to `root`.
+    ///
+    /// # Errors  As [`Dataset::open`].
+    pub fn open_paths(
+        root: PathBuf,
+        paths: Vec<String>,
+        compression: CompressionChoice,
+        cache: &CacheChoice,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        Self::index(Found { root, paths }, compression, cache, &Seeds::new(), progress)
+    }
+
+    /// As [`Dataset::open`], with what others found: files that look as they did then are not
+    /// scanned.
+    pub(crate) fn index(
+        found: Found,
+        compression: CompressionChoice,
+        cache: &CacheChoice,
+        seeds: &Seeds,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let entries = index_files(&found, compression, cache, seeds, progress)?;
         let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
         pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let mut shards = Vec::with_capacity(pairs.len());

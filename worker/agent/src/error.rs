@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use shardfeed_pipeline::{MemoryError, RowFault};
 use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, TokenError};
-use shardfeed_tfrecord::ReadError;
 use shardfeed_tfrecord::example::SpecError;
+use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
-use crate::control::ControlError;
+use shardfeed_proto::{ErrorKind, WireError};
 
 /// Why a loader cannot go on. Its position is unchanged: after mending the cause, trying again
 /// gives the same batch.
@@ -87,9 +87,9 @@ pub enum LoadError {
     /// The memory budget is too small.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Whoever assigns work refused.
+    /// Whoever assigns work refused, or a worker failed, in its words.
     #[error(transparent)]
-    Control(#[from] ControlError),
+    Wire(#[from] WireError),
     /// An option has no meaning.
     #[error("{0}")]
     Option(String),
@@ -107,6 +107,53 @@ pub enum LoadError {
     /// A thread of ours ended without a word: our bug.
     #[error("a reader stopped unexpectedly; please report this with the log above")]
     ReaderLost,
+}
+
+impl LoadError {
+    /// As it crosses a process border.
+    pub fn to_wire(&self) -> WireError {
+        let at = |kind, file: &str, offset, ordinal| WireError {
+            kind,
+            message: self.to_string(),
+            file: Some(file.to_owned()),
+            offset,
+            ordinal,
+        };
+        let kind = match self {
+            Self::Wire(error) => return error.clone(),
+            Self::Corrupt { read } => {
+                let kind = match &read.kind {
+                    ReadErrorKind::Open(io) if io.kind() == io::ErrorKind::NotFound => {
+                        ErrorKind::NotFound
+                    }
+                    ReadErrorKind::Open(_) | ReadErrorKind::Io(_) => ErrorKind::Data,
+                    _ => ErrorKind::Corrupt,
+                };
+                return at(kind, &read.file, Some(read.offset), Some(read.ordinal));
+            }
+            Self::Record { file, offset, ordinal, fault } => {
+                let kind = match **fault {
+                    RowFault::Parse { .. } => ErrorKind::Feature,
+                    _ => ErrorKind::Memory,
+                };
+                return at(kind, file, Some(*offset), Some(*ordinal));
+            }
+            Self::Changed { file, .. } => return at(ErrorKind::Changed, file, None, None),
+            Self::Io { file, .. } => return at(ErrorKind::Data, file, None, None),
+            Self::NotFound(_) => ErrorKind::NotFound,
+            Self::Cache { .. } => ErrorKind::Cache,
+            Self::Token(_) => ErrorKind::Token,
+            Self::Memory(_)
+            | Self::Plan(_)
+            | Self::Manifest(_)
+            | Self::Spec(_)
+            | Self::Option(_)
+            | Self::Ledger { .. } => ErrorKind::Invalid,
+            Self::Interrupted => ErrorKind::Retry,
+            Self::ReaderLost => ErrorKind::Unspecified,
+        };
+        WireError::new(kind, self.to_string())
+    }
 }
 
 impl From<ReadError> for LoadError {

@@ -6,6 +6,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as StorePath;
+use object_store::{GetOptions, GetResultPayload, ObjectStore};
+
 use rustix::process::{Resource, getrlimit};
 
 use crate::dataset::Dataset;
@@ -22,6 +26,7 @@ const OPEN_MIN: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Files {
     dataset: Arc<Dataset>,
+    store: Arc<dyn ObjectStore>,
     open: Mutex<Open>,
     open_max: usize,
 }
@@ -36,7 +41,8 @@ impl Files {
     pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(4 * OPEN_MAX as u64);
         let open_max = usize::try_from(limit / 4).unwrap_or(OPEN_MAX).clamp(OPEN_MIN, OPEN_MAX);
-        Self { dataset, open: Mutex::default(), open_max }
+        let store = Arc::new(LocalFileSystem::new());
+        Self { dataset, store, open: Mutex::default(), open_max }
     }
 
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
@@ -96,9 +102,16 @@ impl Files {
             found,
         };
         let failed = |source| LoadError::Io { file: self.name(shard), source };
-        let file = match File::open(&known.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
-            other => other.map_err(failed)?,
+        let path = StorePath::from_absolute_path(&known.path).map_err(io::Error::other);
+        let path = path.map_err(failed)?;
+        // A local store does its work right here, on a thread that may wait.
+        let got = futures::executor::block_on(self.store.get_opts(&path, GetOptions::default()));
+        let got = match got {
+            Err(object_store::Error::NotFound { .. }) => return Err(changed(None)),
+            other => other.map_err(|error| failed(io_error(error)))?,
+        };
+        let GetResultPayload::File(file, _) = got.payload else {
+            return Err(failed(io::Error::other("the store gave no file")));
         };
         let found = file.metadata().and_then(|metadata| stamp_of(&metadata)).map_err(failed)?;
         if found != known.stamp {
@@ -106,6 +119,19 @@ impl Files {
         }
         Ok(file)
     }
+}
+
+/// What the system said, if it was the system.
+fn io_error(error: object_store::Error) -> io::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            let errno = io.raw_os_error().map(io::Error::from_raw_os_error);
+            return errno.unwrap_or_else(|| io::Error::new(io.kind(), io.to_string()));
+        }
+        cause = error.source();
+    }
+    io::Error::other(error)
 }
 
 /// A shard's stored bytes from some offset on.

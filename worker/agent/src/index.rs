@@ -53,6 +53,9 @@ enum Event {
     File(usize, Box<Result<ShardIndex, LoadError>>),
 }
 
+/// What others found in files, by path: used where a file looks as it did then.
+pub(crate) type Seeds = BTreeMap<String, (ChangeStamp, ShardIndex)>;
+
 /// Indexes the files of `found`, in its order.
 /// - `progress`: called now and then from this thread; returning `false` gives up.
 ///
@@ -61,6 +64,7 @@ pub(crate) fn index_files(
     found: &Found,
     compression: CompressionChoice,
     cache: &CacheChoice,
+    seeds: &Seeds,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Entry>, LoadError> {
     let name = compression.to_string();
@@ -80,6 +84,7 @@ pub(crate) fn index_files(
             }
         };
         states = FileState::all(found)?;
+        let seeded = adopt(found, &states, seeds, &name, &mut known);
         let scan = missing(found, &states, &known, &name);
         state.files_total = scan.len();
         state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
@@ -97,7 +102,7 @@ pub(crate) fn index_files(
         }
         // What was scanned is kept, also when another file is damaged or the user had enough.
         if let Some(cache) = &cache
-            && scanned_any
+            && (scanned_any || seeded)
         {
             cache.save(&known)?;
         }
@@ -108,6 +113,31 @@ pub(crate) fn index_files(
     progress(ScanProgress { stage: ScanStage::Done, ..state });
     let entry = |path| known.remove(path).expect("every file was known or scanned");
     Ok(found.paths.iter().map(entry).collect())
+}
+
+/// Takes what others found of files that look as they did then; returns whether there was any.
+fn adopt(
+    found: &Found,
+    states: &[FileState],
+    seeds: &Seeds,
+    name: &str,
+    known: &mut Entries,
+) -> bool {
+    let mut adopted = false;
+    for file in missing(found, states, known, name) {
+        let path = &found.paths[file];
+        let FileState { stamp, inode } = states[file].clone();
+        // A file that this host knew is looked at again: its stamp may have been set back.
+        if let Some((seen, index)) = seeds.get(path)
+            && *seen == stamp
+            && !known.contains_key(path)
+        {
+            let (compression, index) = (name.to_owned(), index.clone());
+            known.insert(path.clone(), Entry { stamp, inode, compression, index });
+            adopted = true;
+        }
+    }
+    adopted
 }
 
 /// A file as it is now.
@@ -148,6 +178,13 @@ impl FileState {
         }
         Ok(states)
     }
+}
+
+/// Everything that tells a file from what it was, as text.
+pub(crate) fn look(path: &Path) -> Result<String, LoadError> {
+    let FileState { stamp, inode } = FileState::of(path)?;
+    let ChangeStamp { size_bytes, modified_ns } = stamp;
+    Ok(format!("{size_bytes} {modified_ns} {} {}", inode.number, inode.changed_ns))
 }
 
 /// The change stamp of a file as it is now.

@@ -12,6 +12,8 @@ mod error;
 
 mod control;
 
+mod cluster;
+
 mod discover;
 
 mod cache;
@@ -33,14 +35,27 @@ mod work;
 mod planner;
 mod prefetch;
 
+mod plans;
+
+mod catalog;
+mod scan;
+
+mod serve;
+mod worker;
+
 mod budget;
 
 pub use budget::default_budget_bytes;
 pub use cache::CacheChoice;
-pub use control::{Control, ControlError, JobSpec, Lease, LeaseRequest};
+pub use catalog::{Catalog, OpenProgress, Opened, Source};
+pub use cluster::{COORDINATOR_TIMEOUT, Coordinator, GrpcControl, Session, WorkerInfo};
+pub use control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 pub use dataset::{Dataset, DatasetFile};
 pub use discover::{Found, discover};
 pub use error::LoadError;
 pub use index::{ScanProgress, ScanStage};
-pub use prefetch::{PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats};
+pub use plans::Plans;
+pub use prefetch::{PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
+pub use scan::Scanner;
 pub use sequence::Delivered;
+pub use worker::{Worker, WorkerError, WorkerOptions};

@@ -104,6 +104,7 @@ impl Prefetch {
         let state = State {
             results: BTreeMap::new(),
             started: 0,
+            shown: 0,
             taken: 0,
             ready_bytes: 0,
             largest_bytes: 0,
@@ -156,10 +157,27 @@ impl Prefetch {
         })
     }
 
-    /// Waits at most `timeout` for the next batch, strictly in sequence.
+    /// Waits at most `timeout` for the next batch, strictly in sequence, and takes it.
     ///
     /// # Errors  What stopped the reading; nothing comes after it.
     pub fn poll(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
+        let polled = self.show(timeout)?;
+        if let Polled::Ready(delivered) = &polled {
+            self.taken().take(1, delivered.batch.slot.size_bytes());
+        }
+        Ok(polled)
+    }
+
+    /// A handle to say that batches that were shown were taken.
+    pub fn taken(&self) -> Taken {
+        Taken { shared: Arc::clone(&self.shared) }
+    }
+
+    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](Taken::take): for one
+    /// who passes it on to somebody who takes it later.
+    ///
+    /// # Errors  What stopped the reading; nothing comes after it.
+    pub fn show(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
         let begun = Instant::now();
         let mut state = self.shared.lock();
         while !state.results.contains_key(&self.next) {
@@ -179,12 +197,9 @@ impl Prefetch {
                 .0;
         }
         let result = state.results.remove(&self.next).expect("just seen");
-        state.taken += 1;
-        if let Ok(delivered) = &result {
-            state.ready_bytes -= delivered.batch.slot.size_bytes();
-        }
+        state.shown += usize::from(result.is_ok());
+        state.taken += u64::from(result.is_err());
         drop(state);
-        self.shared.room.notify_all();
         self.next += 1;
         self.waited += begun.elapsed();
         result.map(|delivered| Polled::Ready(Box::new(delivered)))
@@ -196,7 +211,7 @@ impl Prefetch {
         let counters = &self.shared.counters;
         PrefetchStats {
             ready: state.results.len(),
-            in_work: (state.started - state.taken) as usize - state.results.len(),
+            in_work: (state.started - state.taken) as usize - state.results.len() - state.shown,
             prefetch: state.prefetch,
             budget_bytes: self.budget_bytes,
             reading: state.reading,
@@ -205,6 +220,25 @@ impl Prefetch {
             slots: self.slots.stats(),
             waited: self.waited,
         }
+    }
+}
+
+/// Says that batches were taken, so that others may be started.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    shared: Arc<Shared>,
+}
+
+impl Taken {
+    /// `batches` that were shown were taken; their slots together have `bytes`.
+    pub fn take(&self, batches: usize, bytes: usize) {
+        let mut state = self.shared.lock();
+        debug_assert!(batches <= state.shown, "only what was shown can be taken");
+        state.shown -= batches.min(state.shown);
+        state.taken += batches as u64;
+        state.ready_bytes = state.ready_bytes.saturating_sub(bytes);
+        drop(state);
+        self.shared.room.notify_all();
     }
 }
 

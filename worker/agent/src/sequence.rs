@@ -37,6 +37,8 @@ pub(crate) struct State {
     /// Finished batches by their place in the sequence.
     pub(crate) results: BTreeMap<u64, Result<Delivered, LoadError>>,
     pub(crate) started: u64,
+    /// Batches that were shown to somebody who has not taken them yet.
+    pub(crate) shown: usize,
     pub(crate) taken: u64,
     /// Bytes of finished batches, and of the largest one so far.
     pub(crate) ready_bytes: usize,
@@ -71,7 +73,7 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let ahead = (state.started - state.taken) as usize;
-            let in_work = ahead - state.results.len();
+            let in_work = ahead - state.results.len() - state.shown;
             let bytes = state.ready_bytes + (in_work + 1) * state.largest_bytes;
             let fits = ahead < state.prefetch && bytes <= state.batch_budget_bytes;
             if state.stop {

@@ -1,6 +1,6 @@
 //! One batch on its way through the threads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_pipeline::{Assembler, ChunkPool, Row, RowError, RowFault};
@@ -12,7 +12,15 @@ use crate::files::Files;
 use crate::reader::{Item, PendingRow};
 use crate::sequence::{Delivered, Ticket};
 
-/// The computing threads of this process, one for each core, shared by all its loaders.
+/// Computing threads that were asked for; 0: one for each core.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many threads compute, before the first of them is needed.
+pub(crate) fn use_threads(threads: Option<usize>) {
+    THREADS.store(threads.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// The computing threads of this process, shared by all its loaders.
 pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
     static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,6 +31,7 @@ pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
         return Arc::clone(pool);
     }
     let builder = rayon::ThreadPoolBuilder::new()
+        .num_threads(THREADS.load(Ordering::Relaxed))
         .thread_name(|index| format!("shardfeed-cpu-{index}"))
         .panic_handler(|_| tracing::error!("a computing thread panicked"));
     let made = Arc::new(builder.build().expect("the system has threads for computing"));

@@ -1,207 +1,175 @@
-//! Slots and the pool that they return to.
+//! Slots: written by one, then viewed by arrays. The only unsafe code of the package.
 
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use memmap2::MmapMut;
-
-/// Slots grow in steps of this, so that batches of slightly different size fit the same ones.
-const SLOT_STEP_BYTES: usize = 64 << 10;
-
-/// Memory of finished batches. Free slots are kept for reuse, at most `keep` of them; a trainer
-/// that holds on to batches gets further slots, so it never waits for itself.
-#[derive(Clone, Debug)]
-pub struct SlotPool {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    keep: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    free: Vec<MmapMut>,
-    stats: SlotPoolStats,
-}
-
-/// What a pool holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotPoolStats {
-    /// Slots that exist, free and in use.
-    pub slots: usize,
-    /// Bytes of these.
-    pub bytes: usize,
-    /// Slots in use: being written, ready, or viewed by a trainer's arrays.
-    pub in_use: usize,
-    /// Times a slot was mapped anew because no free one was large enough.
-    pub mapped_total: u64,
-}
-
-impl SlotPool {
-    /// An empty pool that keeps at most `keep` free slots.
-    pub fn new(keep: usize) -> Self {
-        Self { shared: Arc::new(Shared { keep, state: Mutex::default() }) }
-    }
-
-    /// A slot of at least `bytes`. Its content is whatever was there before.
-    ///
-    /// # Errors  The system has no memory for it.
-    pub fn take(&self, bytes: usize) -> io::Result<Slot> {
-        let reused = {
-            let mut state = self.shared.lock();
-            let best = (0..state.free.len())
-                .filter(|&index| state.free[index].len() >= bytes)
-                .min_by_key(|&index| state.free[index].len());
-            best.map(|index| {
-                state.stats.in_use += 1;
-                state.free.swap_remove(index)
-            })
-        };
-        let region = match reused {
-            Some(region) => region,
-            None => {
-                // One more step than asked for: the next batch may be a little larger.
-                let size = bytes.max(1).next_multiple_of(SLOT_STEP_BYTES) + bytes / 8;
-                let region = MmapMut::map_anon(size)?;
-                let mut state = self.shared.lock();
-                state.stats.slots += 1;
-                state.stats.in_use += 1;
-                state.stats.bytes += region.len();
-                state.stats.mapped_total += 1;
-                region
-            }
-        };
-        Ok(Slot { region: Some(region), pool: Arc::clone(&self.shared) })
-    }
-
-    /// What the pool holds now.
-    pub fn stats(&self) -> SlotPoolStats {
-        self.shared.lock().stats
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::layout::BufferRange;
+use crate::mapping::Mapping;
+use crate::pool::{Shared, SlotPool};
+use crate::region::{Region, RegionHandle};
 
 /// A slot that is being written.
 #[derive(Debug)]
 pub struct Slot {
-    region: Option<MmapMut>,
+    region: Option<Region>,
     pool: Arc<Shared>,
 }
 
 impl Slot {
+    pub(crate) fn new(region: Region, pool: Arc<Shared>) -> Self {
+        Self { region: Some(region), pool }
+    }
+
+    fn region(&self) -> &Region {
+        self.region.as_ref().expect("held until dropped")
+    }
+
     /// Its bytes.
+    #[allow(unsafe_code)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.region.as_mut().expect("held until dropped")
+        let region = self.region();
+        // SAFETY: the region is mapped, readable and writable, for its whole length for as long as
+        // `self` holds it, and its size is sealed if others can map it. A pool gives a region to one
+        // slot at a time and `self` is borrowed mutably, so nothing in this process views it: a slot
+        // that was viewed is back in its pool only after the views' owner dropped it. A peer that
+        // has mapped a sealed region has given the slot back and must not touch it; one that does
+        // anyway changes bytes that are only ever written here, any value of which is valid.
+        unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.len()) }
     }
 
     /// Ends the writing: from here on the slot is viewed.
-    pub fn share(mut self) -> SharedSlot {
-        let region = self.region.as_mut().expect("held until dropped");
-        let base = NonNull::new(region.as_mut_ptr()).expect("a mapping is not at address 0");
-        SharedSlot { base, len: region.len(), _slot: self }
+    pub fn share(self) -> SharedSlot {
+        SharedSlot { holder: Holder::Pool(self) }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let Some(region) = self.region.take() else {
-            return;
-        };
-        let mut state = self.pool.lock();
-        state.stats.in_use -= 1;
-        if state.free.len() < self.pool.keep {
-            state.free.push(region);
-            return;
+        if let Some(region) = self.region.take() {
+            self.pool.give_back(region);
         }
-        // The smallest goes: larger ones fit more batches.
-        let smallest = (0..state.free.len()).min_by_key(|&index| state.free[index].len());
-        let unmapped = match smallest {
-            Some(index) if state.free[index].len() < region.len() => {
-                std::mem::replace(&mut state.free[index], region)
-            }
-            _ => region,
-        };
-        state.stats.slots -= 1;
-        state.stats.bytes -= unmapped.len();
-        drop(state);
-        drop(unmapped);
     }
 }
 
-/// A finished slot, viewed by arrays. It returns to its pool when dropped.
+/// A finished slot, viewed by arrays. When dropped it returns to its pool or, if it is a peer's, its
+/// peer is told.
 #[derive(Debug)]
 pub struct SharedSlot {
-    base: NonNull<u8>,
-    len: usize,
-    /// Gives the region back when dropped.
-    _slot: Slot,
+    holder: Holder,
 }
 
-#[allow(unsafe_code)]
-// SAFETY: `base` points into the mapping that `_slot` owns, which does not move when the handle
-// does. No safe method reads or writes through it.
-unsafe impl Send for SharedSlot {}
-#[allow(unsafe_code)]
-// SAFETY: as above; a shared reference gives an address and a size, no access.
-unsafe impl Sync for SharedSlot {}
+#[derive(Debug)]
+enum Holder {
+    Pool(Slot),
+    Import(Import),
+}
 
 impl SharedSlot {
+    /// A view of a peer's slot; `on_drop` is called once, by the thread that drops the slot, and
+    /// should only note that the slot is free.
+    pub fn imported(mapping: Arc<Mapping>, on_drop: impl FnOnce() + Send + Sync + 'static) -> Self {
+        let on_drop: OnDrop = Box::new(on_drop);
+        Self { holder: Holder::Import(Import { mapping, on_drop: Some(on_drop) }) }
+    }
+
     /// Address of its first byte. It stays valid while the slot lives; the trainer's arrays may
     /// write through it, as the batch is theirs alone.
     pub fn base(&self) -> NonNull<u8> {
-        self.base
+        match &self.holder {
+            Holder::Pool(slot) => slot.region().base(),
+            Holder::Import(import) => import.mapping.base(),
+        }
     }
 
     /// Bytes of the slot. There is no way to read them from here: once a batch is handed out they
     /// are the trainer's to write.
     pub fn size_bytes(&self) -> usize {
-        self.len
+        match &self.holder {
+            Holder::Pool(slot) => slot.region().len(),
+            Holder::Import(import) => import.mapping.size_bytes(),
+        }
+    }
+
+    /// What another process needs to view this slot; none unless it is of a sealed pool.
+    pub fn region(&self) -> Option<RegionHandle<'_>> {
+        match &self.holder {
+            Holder::Pool(slot) => slot.region().handle(),
+            Holder::Import(_) => None,
+        }
+    }
+
+    /// Ends the slot without reuse, for one who cannot know whether a peer still views it, because
+    /// the connection broke: the memory lives on in the peer's mapping only. A peer's own slot is
+    /// given back as if dropped.
+    pub fn retire(self) {
+        if let Holder::Pool(mut slot) = self.holder {
+            let region = slot.region.take().expect("held until dropped");
+            slot.pool.retire(region);
+        }
+    }
+
+    /// Copies a buffer out, before any array views the slot: see [`SharedSlot::copy_into`].
+    ///
+    /// # Panics  If the slot has no such bytes.
+    #[allow(unsafe_code)]
+    pub fn read(&mut self, range: &BufferRange) -> Vec<u8> {
+        let end = range.start.checked_add(range.len);
+        assert!(end.is_some_and(|end| end <= self.size_bytes()), "{range:?} is beyond the slot");
+        let mut copy = vec![0; range.len];
+        // SAFETY: as in `copy_into`; the source has these bytes (asserted), the target is new.
+        unsafe {
+            let source = self.base().as_ptr().add(range.start);
+            std::ptr::copy_nonoverlapping(source, copy.as_mut_ptr(), range.len);
+        }
+        copy
+    }
+
+    /// Copies the first `bytes` into a slot of `pool`, before any array views this one; drop this one
+    /// then, and its owner has it back.
+    ///
+    /// That nothing views it is what `&mut self` says: arrays hold the slot they view, so a slot that
+    /// can be borrowed mutably has none.
+    ///
+    /// # Errors  The system has no memory for the copy; this slot is as good as before.
+    ///
+    /// # Panics  If the slot has fewer than `bytes`.
+    #[allow(unsafe_code)]
+    pub fn copy_into(&mut self, pool: &SlotPool, bytes: usize) -> io::Result<SharedSlot> {
+        assert!(bytes <= self.size_bytes(), "a slot of {} has no {bytes}", self.size_bytes());
+        let mut copy = pool.take(bytes)?;
+        let target = &mut copy.bytes_mut()[..bytes];
+        // SAFETY: the source is mapped for at least `bytes` (asserted) while `self` lives, the target
+        // is a slice of `bytes`; they are different mappings of different memory, as a pool never
+        // gives out a region that is in use. `self` is borrowed mutably, so nothing in this process
+        // writes the source. Its worker finished writing before announcing it; one that does not
+        // keep to that changes bytes under the copy, any value of which is valid, and no reference
+        // to the source is made.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base().as_ptr(), target.as_mut_ptr(), bytes);
+        }
+        Ok(copy.share())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+type OnDrop = Box<dyn FnOnce() + Send + Sync>;
 
-    #[test]
-    fn a_dropped_slot_is_taken_again() {
-        let pool = SlotPool::new(2);
-        let slot = pool.take(100_000).unwrap().share();
-        let base = slot.base();
-        drop(slot);
-        let again = pool.take(90_000).unwrap().share();
-        assert_eq!(again.base(), base);
-        assert_eq!(pool.stats().mapped_total, 1);
+struct Import {
+    mapping: Arc<Mapping>,
+    on_drop: Option<OnDrop>,
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        if let Some(on_drop) = self.on_drop.take() {
+            on_drop();
+        }
     }
+}
 
-    #[test]
-    fn a_trainer_that_holds_every_batch_gets_more_and_leaves_nothing_behind() {
-        let pool = SlotPool::new(2);
-        let held: Vec<_> = (0..10).map(|_| pool.take(1).unwrap().share()).collect();
-        assert_eq!((pool.stats().slots, pool.stats().in_use), (10, 10));
-        drop(held);
-        let stats = pool.stats();
-        assert_eq!((stats.slots, stats.in_use), (2, 0));
-        assert!(stats.bytes <= 2 * SLOT_STEP_BYTES);
-    }
-
-    #[test]
-    fn larger_slots_push_out_smaller_ones() {
-        let pool = SlotPool::new(1);
-        let (small, large) = (pool.take(1).unwrap(), pool.take(1 << 20).unwrap());
-        drop(small);
-        drop(large);
-        pool.take(1 << 20).unwrap();
-        assert_eq!(pool.stats().mapped_total, 2);
+impl fmt::Debug for Import {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Import").field("mapping", &self.mapping).finish_non_exhaustive()
     }
 }

@@ -88,6 +88,12 @@ impl Schema {
         &self.columns
     }
 
+    /// The features as JSON, for another process that shall do the same; `None` for raw records.
+    pub fn features_json(&self) -> Option<String> {
+        let parser = self.parser.as_ref()?;
+        Some(serde_json::to_string(parser.features()).expect("features are plain data"))
+    }
+
     /// What the job's identity says of it.
     pub fn operators(&self) -> &str {
         &self.operators

@@ -10,8 +10,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use shardfeed_agent::{Dataset, Delivered, LoadError};
+use shardfeed_agent::{Delivered, LoadError};
 use shardfeed_plan::Cursor;
+
+use crate::contents::Contents;
 
 /// One rank's ledger.
 #[derive(Debug)]
@@ -60,13 +62,13 @@ impl Ledger {
         &mut self,
         generation: u64,
         delivered: &Delivered,
-        dataset: &Dataset,
+        contents: &Contents,
     ) -> Result<(), LoadError> {
         use std::fmt::Write as _;
         self.text.clear();
         let Delivered { epoch, step, .. } = delivered;
         for planned in &delivered.samples {
-            let path = &dataset.manifest().shards()[planned.sample.shard as usize].path;
+            let path = &contents.shards[planned.sample.shard as usize].path;
             let (ordinal, valid) = (planned.sample.ordinal, u8::from(planned.valid));
             let _ = write!(self.text, "{generation} {epoch} {step} ");
             escape(path, &mut self.text);

@@ -1,6 +1,9 @@
 //! What a loader is told.
 
-use shardfeed_agent::CacheChoice;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheChoice};
 use shardfeed_plan::Tail;
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::FeatureSpec;
@@ -10,6 +13,8 @@ use shardfeed_tfrecord::example::FeatureSpec;
 pub struct LoaderOptions {
     /// Files: paths, `file://` URLs, globs.
     pub files: Vec<String>,
+    /// A dataset of the cluster by its name, instead of files.
+    pub dataset: Option<String>,
     /// How the files are compressed.
     pub compression: CompressionChoice,
     /// Features to parse; `None`: records as they are.
@@ -44,12 +49,47 @@ pub struct LoaderOptions {
     pub memory_budget_bytes: Option<u64>,
     /// Where indexes are kept.
     pub cache: CacheChoice,
+    /// The cluster; `None`: everything in this process.
+    pub cluster: Option<ClusterOptions>,
+}
+
+/// How a trainer uses a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Address of its coordinator.
+    pub coordinator: String,
+    /// Path of this host's worker's socket; `None`: `SHARDFEED_WORKER`, else the usual place, if there
+    /// is one.
+    pub worker: Option<PathBuf>,
+    /// Whether a worker that is not there is replaced by one in this process.
+    pub fallback: bool,
+    /// How long a coordinator, or a worker that must not be replaced, is waited for.
+    pub timeout: Duration,
+    /// The start of the ranks that this one belongs to, as the launcher names it.
+    pub run: Option<String>,
+    /// Ranks on this host, as far as the launcher says; 0: unknown.
+    pub ranks_on_host: u64,
+}
+
+impl ClusterOptions {
+    /// The defaults, for a coordinator.
+    pub fn new(coordinator: impl Into<String>) -> Self {
+        Self {
+            coordinator: coordinator.into(),
+            worker: None,
+            fallback: true,
+            timeout: COORDINATOR_TIMEOUT,
+            run: None,
+            ranks_on_host: 0,
+        }
+    }
 }
 
 impl Default for LoaderOptions {
     fn default() -> Self {
         Self {
             files: Vec::new(),
+            dataset: None,
             compression: CompressionChoice::Auto,
             features: None,
             batch_size: 1,
@@ -67,6 +107,7 @@ impl Default for LoaderOptions {
             prefetch: 4,
             memory_budget_bytes: None,
             cache: CacheChoice::Environment,
+            cluster: None,
         }
     }
 }

@@ -1,0 +1,21 @@
+//! What people ask a coordinator: the way to it, and one module for each noun.
+//!
+//! All of it is calls of its `AdminService`; nothing here reads a data folder.
+
+mod address;
+mod client;
+
+mod listing;
+mod words;
+
+pub(crate) mod batch;
+pub(crate) mod dataset;
+pub(crate) mod epoch;
+pub(crate) mod job;
+pub(crate) mod rank;
+pub(crate) mod shard;
+pub(crate) mod status;
+pub(crate) mod worker;
+
+pub(crate) use address::Address;
+pub(crate) use client::{CallError, Client, ClusterArgs};

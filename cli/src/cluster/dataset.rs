@@ -1,0 +1,197 @@
+//! `shardfeed dataset list` and `show`: what the cluster knows of its datasets.
+
+mod add;
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+use shardfeed_plan::Digest;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{Failure, NONE, digest, naming, percent, text, word};
+use super::{CallError, Client, ClusterArgs};
+use crate::duration;
+use crate::output::{self, Format, Report};
+
+pub(crate) use add::{ABOUT as ADD_ABOUT, AddArgs, run as run_add};
+
+/// Arguments of `dataset list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Show all datasets, not only the first 20
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `dataset show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The dataset's name
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Datasets of a cluster.
+#[derive(Debug, Serialize)]
+struct DatasetsReport {
+    datasets: Vec<DatasetReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// A dataset of a cluster.
+#[derive(Debug, Serialize)]
+struct DatasetReport {
+    name: String,
+    /// `listing`, `scanning`, `ready` or `failed`.
+    state: String,
+    patterns: Vec<String>,
+    /// As it was asked for.
+    compression: String,
+    /// The folder that the shards' paths are relative to; `null` until they are listed.
+    root: Option<String>,
+    /// `null` until it is ready.
+    content_digest: Option<Digest>,
+    shard_count: u64,
+    /// Known so far.
+    records: u64,
+    /// Bytes of the files.
+    stored_bytes: u64,
+    shards_scanned: u64,
+    bytes_scanned: u64,
+    /// `null` unless it failed.
+    failure: Option<Failure>,
+    /// Since it was added.
+    age_ms: u64,
+    /// Digests of the manifest's chunks, in order; only of `dataset show`, and when it is ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    manifest_chunks: Vec<Digest>,
+}
+
+/// Datasets.
+pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
+    let answer = client.call(|mut admin, context| async move {
+        admin.list_datasets(wire::ListDatasetsRequest { context }).await
+    });
+    answer.map(|answer| answer.datasets)
+}
+
+/// A dataset.
+fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
+    let name = name.to_owned();
+    let answer = client.call(|mut admin, context| async move {
+        admin.get_dataset(wire::GetDatasetRequest { context, name }).await
+    });
+    answer.map(|answer| answer.dataset.unwrap_or_default())
+}
+
+/// Runs `dataset list`.
+pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+    let datasets = list(&args.cluster.client()?)?;
+    let datasets = datasets.into_iter().map(DatasetReport::new).collect();
+    Ok(format.print(&DatasetsReport { datasets, all: args.all })?)
+}
+
+/// Runs `dataset show`.
+pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    let dataset = get(&client, &args.name).map_err(|error| {
+        let known = list(&client).map(|known| known.into_iter().map(|d| d.name).collect());
+        naming(error, "datasets", &args.name, known)
+    })?;
+    Ok(format.print(&DatasetReport::new(dataset))?)
+}
+
+impl DatasetReport {
+    fn new(dataset: wire::Dataset) -> Self {
+        Self {
+            state: word(dataset.state().as_str_name(), "DATASET_STATE_"),
+            name: dataset.name,
+            patterns: dataset.patterns,
+            compression: dataset.compression,
+            root: Some(dataset.root).filter(|root| !root.is_empty()),
+            content_digest: digest(&dataset.content),
+            shard_count: dataset.files,
+            records: dataset.records,
+            stored_bytes: dataset.bytes,
+            shards_scanned: dataset.files_scanned,
+            bytes_scanned: dataset.bytes_scanned,
+            failure: dataset.failure.map(Failure::new),
+            age_ms: dataset.age_ms,
+            manifest_chunks: dataset.chunks.iter().filter_map(|chunk| digest(chunk)).collect(),
+        }
+    }
+
+    /// The state, and how far it is.
+    fn progress(&self) -> String {
+        match self.state.as_str() {
+            "scanning" => format!("scanning {}", percent(self.bytes_scanned, self.stored_bytes)),
+            state => state.to_owned(),
+        }
+    }
+
+    fn digest(&self) -> String {
+        self.content_digest.map_or_else(|| NONE.into(), |digest| digest.to_string())
+    }
+}
+
+fn columns() -> [Column<DatasetReport>; 9] {
+    [
+        column("DATASET", |dataset| dataset.name.clone()),
+        column("STATE", DatasetReport::progress),
+        column(">SHARDS", |dataset| output::count(dataset.shard_count)),
+        column(">RECORDS", |dataset| output::count(dataset.records)),
+        column(">SIZE", |dataset| output::size(dataset.stored_bytes)),
+        column(">AGE", |dataset| duration::text(dataset.age_ms)),
+        wide("COMPRESSION", |dataset| dataset.compression.clone()),
+        wide("ROOT", |dataset| text(dataset.root.as_deref().unwrap_or_default())),
+        wide("CONTENT DIGEST", DatasetReport::digest),
+    ]
+}
+
+impl DatasetsReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        listing::write(
+            out,
+            "datasets",
+            &self.datasets,
+            &columns(),
+            Shown { is_wide, all: self.all },
+        )
+    }
+}
+
+impl Report for DatasetsReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}
+
+impl Report for DatasetReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut facts = vec![("dataset", self.name.clone()), ("state", self.progress())];
+        if let Some(failure) = &self.failure {
+            facts.push(("failure", failure.message.clone()));
+        }
+        facts.extend([
+            ("patterns", self.patterns.join(", ")),
+            ("compression", self.compression.clone()),
+            ("root", text(self.root.as_deref().unwrap_or_default())),
+            ("shards", output::count(self.shard_count)),
+            ("records", output::count(self.records)),
+            ("stored", output::bytes(self.stored_bytes)),
+            ("content digest", self.digest()),
+            ("added", format!("{} ago", duration::text(self.age_ms))),
+        ]);
+        output::write_facts(out, &facts)
+    }
+}

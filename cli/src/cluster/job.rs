@@ -1,0 +1,333 @@
+//! `shardfeed job`: what fixes an order, and the generations in which ranks followed it.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shardfeed_plan::Digest;
+use shardfeed_proto::common::v1::JobIdentity;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{NONE, digest, naming, number, text, word};
+use super::{CallError, Client, ClusterArgs};
+use crate::duration;
+use crate::output::{self, Format, Report};
+
+/// What can be asked of jobs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// List the jobs
+    List(ListArgs),
+    /// Show a job: what fixes its order, and its generations
+    Show(ShowArgs),
+}
+
+/// Arguments of `job list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Show all jobs, not only the first 20
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `job show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The job's name
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// The job that something is asked of.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The job's name
+    #[arg(long)]
+    job: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Jobs.
+#[derive(Debug, Serialize)]
+struct JobsReport {
+    jobs: Vec<JobReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// A job.
+#[derive(Debug, Serialize)]
+struct JobReport {
+    name: String,
+    dataset: String,
+    identity: IdentityReport,
+    /// Of the identity.
+    digest: Option<Digest>,
+    /// The current one; `null` before the first rank started.
+    generation: Option<GenerationReport>,
+    /// Generations opened so far.
+    generations: u64,
+    /// Since it was made known.
+    age_ms: u64,
+    /// Generations that are remembered, oldest first; only of `job show`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Vec<GenerationReport>>,
+}
+
+/// What fixes a job's order.
+#[derive(Debug, Default, Serialize)]
+struct IdentityReport {
+    content_digest: Option<Digest>,
+    seed: u64,
+    shuffle: bool,
+    shuffle_window: u64,
+    interleave: u64,
+    block_length: u64,
+    lanes: u64,
+    tail: String,
+    operators: String,
+    decoder: String,
+}
+
+/// A stretch of a job with one run, world size and global batch.
+#[derive(Debug, Serialize)]
+struct GenerationReport {
+    generation: u64,
+    parent: Option<u64>,
+    run: String,
+    world_size: u64,
+    global_batch: u64,
+    lanes: u64,
+    /// Slots of an epoch at most; `null`: all.
+    limit: Option<u64>,
+    /// Where it began.
+    epoch: u64,
+    step: u64,
+    ranks_started: u64,
+    /// Ranks with a live lease.
+    ranks_served: u64,
+    /// The least of its ranks' cursors.
+    cursor_epoch: Option<u64>,
+    cursor_step: Option<u64>,
+    superseded_by: Option<u64>,
+    age_ms: u64,
+}
+
+/// Jobs.
+pub(super) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
+    let answer = client.call(|mut admin, context| async move {
+        admin.list_jobs(wire::ListJobsRequest { context }).await
+    });
+    answer.map(|answer| answer.jobs)
+}
+
+/// Says of an error about a job which jobs there are, if that one is not among them.
+pub(super) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::Error {
+    let known = list(client).map(|jobs| jobs.into_iter().map(|job| job.name).collect());
+    naming(error, "jobs", job, known)
+}
+
+impl JobArgs {
+    /// The coordinator, and the job's name.
+    pub(super) fn open(&self) -> anyhow::Result<(Client, String)> {
+        Ok((self.cluster.client()?, self.job.clone()))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.job
+    }
+
+    pub(super) fn explain(&self, client: &Client, error: CallError) -> anyhow::Error {
+        explain(client, &self.job, error)
+    }
+}
+
+impl JobCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        match self {
+            Self::List(args) => {
+                let jobs = list(&args.cluster.client()?)?;
+                let jobs = jobs.into_iter().map(|job| JobReport::new(job, false)).collect();
+                Ok(format.print(&JobsReport { jobs, all: args.all })?)
+            }
+            Self::Show(args) => {
+                let client = args.cluster.client()?;
+                let job = args.name.clone();
+                let answer = client.call(|mut admin, context| async move {
+                    admin.get_job(wire::GetJobRequest { context, job }).await
+                });
+                let answer = answer.map_err(|error| explain(&client, &args.name, error))?;
+                Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), true))?)
+            }
+        }
+    }
+}
+
+impl JobReport {
+    fn new(job: wire::Job, is_whole: bool) -> Self {
+        let history = job.history.into_iter().map(GenerationReport::new).collect();
+        Self {
+            name: job.name,
+            dataset: job.dataset,
+            identity: job.identity.map(IdentityReport::new).unwrap_or_default(),
+            digest: digest(&job.digest),
+            generation: job.generation.map(GenerationReport::new),
+            generations: job.generations,
+            age_ms: job.age_ms,
+            history: is_whole.then_some(history),
+        }
+    }
+}
+
+impl IdentityReport {
+    fn new(identity: JobIdentity) -> Self {
+        Self {
+            tail: word(identity.tail().as_str_name(), "TAIL_"),
+            content_digest: digest(&identity.content),
+            seed: identity.seed,
+            shuffle: identity.shuffle,
+            shuffle_window: identity.window,
+            interleave: identity.interleave,
+            block_length: identity.block_length,
+            lanes: identity.lanes,
+            operators: identity.operators,
+            decoder: identity.decoder,
+        }
+    }
+}
+
+impl GenerationReport {
+    fn new(generation: wire::Generation) -> Self {
+        Self {
+            generation: generation.number,
+            parent: generation.parent,
+            run: generation.run,
+            world_size: generation.world_size,
+            global_batch: generation.global_batch,
+            lanes: generation.lanes,
+            limit: generation.limit,
+            epoch: generation.epoch,
+            step: generation.step,
+            ranks_started: generation.ranks_started,
+            ranks_served: generation.ranks_served,
+            cursor_epoch: generation.cursor_epoch,
+            cursor_step: generation.cursor_step,
+            superseded_by: generation.superseded_by,
+            age_ms: generation.age_ms,
+        }
+    }
+
+    fn columns() -> [Column<Self>; 12] {
+        [
+            column(">GENERATION", |of| of.generation.to_string()),
+            column(">PARENT", |of| number(of.parent)),
+            column("RUN", |of| text(&of.run)),
+            column(">WORLD SIZE", |of| of.world_size.to_string()),
+            column(">GLOBAL BATCH", |of| output::count(of.global_batch)),
+            column("BEGAN AT", |of| format!("{}:{}", of.epoch, of.step)),
+            column("STANDS AT", Self::stands_at),
+            column(">SERVED", |of| of.ranks_served.to_string()),
+            column(">AGE", |of| duration::text(of.age_ms)),
+            wide(">LANES", |of| of.lanes.to_string()),
+            wide(">STARTED", |of| of.ranks_started.to_string()),
+            wide(">SUPERSEDED BY", |of| number(of.superseded_by)),
+        ]
+    }
+
+    /// Epoch and step.
+    fn stands_at(&self) -> String {
+        match (self.cursor_epoch, self.cursor_step) {
+            (Some(epoch), Some(step)) => format!("{epoch}:{step}"),
+            _ => NONE.into(),
+        }
+    }
+}
+
+/// What the current generation says, if there is one.
+fn current(job: &JobReport, said: impl Fn(&GenerationReport) -> String) -> String {
+    job.generation.as_ref().map_or_else(|| NONE.into(), said)
+}
+
+fn columns() -> [Column<JobReport>; 11] {
+    [
+        column("JOB", |job| job.name.clone()),
+        column("DATASET", |job| job.dataset.clone()),
+        column(">GENERATION", |job| current(job, |now| now.generation.to_string())),
+        column(">RANKS", |job| current(job, |g| format!("{} of {}", g.ranks_served, g.world_size))),
+        column(">EPOCH", |job| current(job, |now| number(now.cursor_epoch))),
+        column(">STEP", |job| current(job, |now| number(now.cursor_step))),
+        column(">AGE", |job| duration::text(job.age_ms)),
+        wide("RUN", |job| current(job, |now| text(&now.run))),
+        wide(">GLOBAL BATCH", |job| current(job, |now| output::count(now.global_batch))),
+        wide("TAIL", |job| job.identity.tail.clone()),
+        wide("DIGEST", |job| job.digest.map_or_else(|| NONE.into(), |digest| digest.to_string())),
+    ]
+}
+
+impl JobsReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        listing::write(out, "jobs", &self.jobs, &columns(), Shown { is_wide, all: self.all })
+    }
+}
+
+impl Report for JobsReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}
+
+impl JobReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let hex = |digest: Option<Digest>| digest.map_or_else(|| NONE.into(), |d| d.to_string());
+        let identity = &self.identity;
+        let mut facts = vec![
+            ("job", self.name.clone()),
+            ("dataset", self.dataset.clone()),
+            ("made known", format!("{} ago", duration::text(self.age_ms))),
+            ("digest", hex(self.digest)),
+            ("content digest", hex(identity.content_digest)),
+            ("seed", identity.seed.to_string()),
+        ];
+        if identity.shuffle {
+            facts.push(("shuffle window", output::count(identity.shuffle_window)));
+            facts.push(("interleave", output::count(identity.interleave)));
+            facts.push(("block length", output::count(identity.block_length)));
+        } else {
+            facts.push(("shuffle", "no".into()));
+        }
+        facts.push(("lanes", output::count(identity.lanes)));
+        facts.push(("tail", identity.tail.clone()));
+        if is_wide {
+            facts.push(("operators", text(&identity.operators)));
+            facts.push(("decoder", text(&identity.decoder)));
+        }
+        facts.push(("generations", output::count(self.generations)));
+        output::write_facts(out, &facts)?;
+        let history = self.history.as_deref().unwrap_or_default();
+        if history.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        let shown = Shown { is_wide, all: true };
+        listing::write(out, "generations", history, &GenerationReport::columns(), shown)
+    }
+}
+
+impl Report for JobReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}

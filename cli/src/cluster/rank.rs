@@ -1,0 +1,129 @@
+//! `shardfeed rank`: who serves each rank of a job, and how far it is.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::job::JobArgs;
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{text, time, word};
+use crate::output::{self, Format, Report};
+
+/// What can be asked of ranks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RankCommand {
+    /// List the ranks of a job: who serves each, and how far it is
+    List(ListArgs),
+}
+
+/// Arguments of `rank list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    of: JobArgs,
+    /// Show all ranks, not only the first 20
+    #[arg(long)]
+    all: bool,
+}
+
+/// Ranks of a job.
+#[derive(Debug, Serialize)]
+struct RanksReport {
+    job: String,
+    ranks: Vec<RankReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// A rank of the current generation.
+#[derive(Debug, Serialize)]
+struct RankReport {
+    rank: u64,
+    generation: u64,
+    /// `missing`, `served`, `unserved` or `ended`.
+    state: String,
+    worker: Option<String>,
+    host: Option<String>,
+    trainer: Option<String>,
+    /// Epoch of the first step that it has not consumed.
+    epoch: u64,
+    step: u64,
+    /// Steps of that epoch.
+    steps: u64,
+    /// Batches ahead.
+    ready: u64,
+    fencing: u64,
+    /// Since its last progress; `null` if it made none.
+    age_ms: Option<u64>,
+}
+
+impl RankCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let Self::List(args) = self;
+        let (client, job) = args.of.open()?;
+        let answer = client.call(|mut admin, context| async move {
+            admin.list_ranks(wire::ListRanksRequest { context, job }).await
+        });
+        let ranks = answer.map_err(|error| args.of.explain(&client, error))?.ranks;
+        let ranks = ranks.into_iter().map(RankReport::new).collect();
+        let job = args.of.name().to_owned();
+        Ok(format.print(&RanksReport { job, ranks, all: args.all })?)
+    }
+}
+
+impl RankReport {
+    fn new(rank: wire::Rank) -> Self {
+        let known = |name: String| Some(name).filter(|name| !name.is_empty());
+        Self {
+            state: word(rank.state().as_str_name(), "RANK_STATE_"),
+            rank: rank.rank,
+            generation: rank.generation,
+            worker: known(rank.worker),
+            host: known(rank.host),
+            trainer: known(rank.trainer),
+            epoch: rank.epoch,
+            step: rank.step,
+            steps: rank.steps,
+            ready: rank.ready,
+            fencing: rank.fencing,
+            age_ms: rank.age_ms,
+        }
+    }
+}
+
+fn columns() -> Vec<Column<RankReport>> {
+    vec![
+        column(">RANK", |rank| rank.rank.to_string()),
+        column("STATE", |rank| rank.state.clone()),
+        column("WORKER", |rank| text(rank.worker.as_deref().unwrap_or_default())),
+        column(">EPOCH", |rank| rank.epoch.to_string()),
+        column(">STEP", |rank| {
+            format!("{} of {}", output::count(rank.step), output::count(rank.steps))
+        }),
+        column(">READY", |rank| rank.ready.to_string()),
+        column(">PROGRESS", |rank| time(rank.age_ms)),
+        wide("HOST", |rank| text(rank.host.as_deref().unwrap_or_default())),
+        wide("TRAINER", |rank| text(rank.trainer.as_deref().unwrap_or_default())),
+        wide(">GENERATION", |rank| rank.generation.to_string()),
+        wide(">FENCING", |rank| rank.fencing.to_string()),
+    ]
+}
+
+impl RanksReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let shown = Shown { is_wide, all: self.all };
+        listing::write(out, "ranks", &self.ranks, &columns(), shown)
+    }
+}
+
+impl Report for RanksReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}

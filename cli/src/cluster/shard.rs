@@ -1,0 +1,227 @@
+//! `shardfeed shard`: where each shard of an epoch is.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::job::JobArgs;
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{percent, time, word};
+use crate::output::{self, Format, Report};
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed shard list --job resnet
+  shardfeed shard list --job resnet --state reading,leased -o wide
+  shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'";
+
+/// What can be asked of shards.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ShardCommand {
+    /// List the shards of an epoch: state, ranks, worker, progress
+    List(ListArgs),
+}
+
+/// Arguments of `shard list`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    of: JobArgs,
+    /// Epoch, from 0 [default: the one that the slowest rank is in]
+    #[arg(long)]
+    epoch: Option<u64>,
+    /// Only shards in this state; again or with commas for more
+    #[arg(long, value_enum, value_delimiter = ',')]
+    state: Vec<State>,
+    /// Show all shards, not only the first 20
+    #[arg(long)]
+    all: bool,
+}
+
+/// Where a shard is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum State {
+    /// No worker serves its ranks.
+    Pending,
+    /// A worker will read it.
+    Leased,
+    /// It is being read, or delivered in part.
+    Reading,
+    /// All of it that this epoch delivers is delivered.
+    Done,
+    /// It is left out.
+    Skipped,
+}
+
+/// Shards of an epoch.
+#[derive(Debug, Serialize)]
+struct ShardsReport {
+    job: String,
+    epoch: u64,
+    generation: u64,
+    /// Shards of the epoch, by state, whatever was asked for.
+    counts: Counts,
+    /// In manifest order.
+    shards: Vec<ShardReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// How many shards are in which state.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Counts {
+    pending: u64,
+    leased: u64,
+    reading: u64,
+    done: u64,
+    skipped: u64,
+}
+
+/// A shard in an epoch.
+#[derive(Debug, Serialize)]
+struct ShardReport {
+    /// Its place in the manifest.
+    ordinal: u64,
+    path: String,
+    state: String,
+    records: u64,
+    /// Delivered to trainers, as reported by ranks.
+    records_done: u64,
+    /// The first and the last of the ranks that read it.
+    first_rank: u64,
+    last_rank: u64,
+    /// Workers that serve these ranks, at most 8.
+    workers: Vec<String>,
+    /// Since its ranks' last progress; `null` if they made none.
+    age_ms: Option<u64>,
+}
+
+impl ShardCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let Self::List(args) = self;
+        let (client, job) = args.of.open()?;
+        let epoch = args.epoch;
+        let answers = client.stream(|mut admin, context| async move {
+            admin.list_shards(wire::ListShardsRequest { context, job, epoch }).await
+        });
+        let answers = answers.map_err(|error| args.of.explain(&client, error))?;
+        Ok(format.print(&args.report(answers))?)
+    }
+}
+
+impl ListArgs {
+    fn report(&self, answers: Vec<wire::ListShardsResponse>) -> ShardsReport {
+        let first = answers.first();
+        let mut report = ShardsReport {
+            job: self.of.name().to_owned(),
+            epoch: first.map_or(0, |answer| answer.epoch),
+            generation: first.map_or(0, |answer| answer.generation),
+            counts: Counts::default(),
+            shards: vec![],
+            all: self.all,
+        };
+        for shard in answers.into_iter().flat_map(|answer| answer.shards) {
+            let Some(state) = report.counts.add(shard.state()) else {
+                continue;
+            };
+            if self.state.is_empty() || self.state.contains(&state) {
+                report.shards.push(ShardReport::new(shard));
+            }
+        }
+        report
+    }
+}
+
+impl Counts {
+    /// Counts a shard; a state that this release does not know has no count.
+    fn add(&mut self, state: wire::ShardState) -> Option<State> {
+        let (count, state) = match state {
+            wire::ShardState::Pending => (&mut self.pending, State::Pending),
+            wire::ShardState::Leased => (&mut self.leased, State::Leased),
+            wire::ShardState::Reading => (&mut self.reading, State::Reading),
+            wire::ShardState::Done => (&mut self.done, State::Done),
+            wire::ShardState::Skipped => (&mut self.skipped, State::Skipped),
+            wire::ShardState::Unspecified => return None,
+        };
+        *count += 1;
+        Some(state)
+    }
+}
+
+impl ShardReport {
+    fn new(shard: wire::Shard) -> Self {
+        Self {
+            state: word(shard.state().as_str_name(), "SHARD_STATE_"),
+            ordinal: shard.shard,
+            path: shard.path,
+            records: shard.records,
+            records_done: shard.records_done,
+            first_rank: shard.first_rank,
+            last_rank: shard.last_rank,
+            workers: shard.workers,
+            age_ms: shard.age_ms,
+        }
+    }
+
+    fn ranks(&self) -> String {
+        match self.first_rank == self.last_rank {
+            true => self.first_rank.to_string(),
+            false => format!("{}-{}", self.first_rank, self.last_rank),
+        }
+    }
+}
+
+fn columns() -> Vec<Column<ShardReport>> {
+    vec![
+        column("SHARD", |shard| shard.path.clone()),
+        column("STATE", |shard| shard.state.clone()),
+        column(">RANKS", ShardReport::ranks),
+        column("WORKER", |shard| match shard.workers.as_slice() {
+            [] => "-".into(),
+            [worker] => worker.clone(),
+            [worker, more @ ..] => format!("{worker} and {}", more.len()),
+        }),
+        column(">DONE", |shard| percent(shard.records_done, shard.records)),
+        column(">RECORDS", |shard| output::count(shard.records)),
+        column(">PROGRESS", |shard| time(shard.age_ms)),
+        wide(">RECORDS DONE", |shard| output::count(shard.records_done)),
+        wide(">ORDINAL", |shard| shard.ordinal.to_string()),
+        wide("ALL WORKERS", |shard| shard.workers.join(", ")),
+    ]
+}
+
+impl ShardsReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let Counts { pending, leased, reading, done, skipped } = self.counts;
+        let counts = [
+            (done, "done"),
+            (reading, "reading"),
+            (leased, "leased"),
+            (pending, "pending"),
+            (skipped, "skipped"),
+        ];
+        let said = counts.iter().filter(|(count, _)| *count > 0);
+        let said: Vec<_> = said.map(|(n, word)| format!("{} {word}", output::count(*n))).collect();
+        let job = output::printable(&self.job);
+        let (epoch, generation) = (self.epoch, self.generation);
+        let total: u64 = counts.iter().map(|(count, _)| count).sum();
+        let shards = output::counted(total, "shard");
+        let said = said.join(", ");
+        writeln!(out, "epoch {epoch} of {job}, generation {generation}: {shards}: {said}\n")?;
+        let shown = Shown { is_wide, all: self.all };
+        listing::write(out, "shards", &self.shards, &columns(), shown)
+    }
+}
+
+impl Report for ShardsReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}

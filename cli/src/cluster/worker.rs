@@ -1,0 +1,199 @@
+//! `shardfeed worker list` and `show`.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{text, there_are, time, word};
+use super::{CallError, Client, ClusterArgs};
+use crate::duration;
+use crate::error::Problem;
+use crate::output::{self, Format, Report};
+
+/// Arguments of `worker list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Show also workers that are gone, as far as they are remembered, and more than 20
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `worker show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The worker's name
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Workers, live ones first.
+#[derive(Debug, Serialize)]
+struct WorkersReport {
+    workers: Vec<WorkerReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// A worker: one session of it.
+#[derive(Debug, Serialize)]
+struct WorkerReport {
+    name: String,
+    /// `live`, `left`, `expired` or `replaced`.
+    state: String,
+    host: String,
+    session: u64,
+    /// It lives in a trainer's process.
+    in_process: bool,
+    version: String,
+    /// Path of its trainer socket.
+    socket: Option<String>,
+    /// Ranks that it serves.
+    leases: u64,
+    /// Scans that it has in hand.
+    scans: u64,
+    /// Since it joined.
+    age_ms: u64,
+    /// Since its last heartbeat; `null` if it is gone.
+    seen_ms: Option<u64>,
+    serving: Vec<LeaseReport>,
+}
+
+/// The right to serve a rank.
+#[derive(Debug, Serialize)]
+struct LeaseReport {
+    job: String,
+    generation: u64,
+    rank: u64,
+    fencing: u64,
+}
+
+/// Workers.
+/// - `all`: also those that are gone.
+pub(super) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, CallError> {
+    let answer = client.call(|mut admin, context| async move {
+        admin.list_workers(wire::ListWorkersRequest { context, all }).await
+    });
+    answer.map(|answer| answer.workers)
+}
+
+/// Runs `worker list`.
+pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+    let workers = list(&args.cluster.client()?, args.all)?;
+    let workers = workers.into_iter().map(WorkerReport::new).collect();
+    Ok(format.print(&WorkersReport { workers, all: args.all })?)
+}
+
+/// Runs `worker show`.
+pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
+    let mut workers = list(&args.cluster.client()?, true)?;
+    // The live one, else the one that was there last.
+    workers.sort_by_key(|worker| {
+        (worker.state() != wire::WorkerState::Live, u64::MAX - worker.session)
+    });
+    match workers.iter().position(|worker| worker.name == args.name) {
+        Some(found) => Ok(format.print(&WorkerReport::new(workers.swap_remove(found)))?),
+        None => {
+            let mut known: Vec<_> = workers.into_iter().map(|worker| worker.name).collect();
+            known.sort();
+            known.dedup();
+            let what = format!("there is no worker `{}`", args.name);
+            Err(Problem::failed(what).hint(there_are("workers", &known)).into())
+        }
+    }
+}
+
+impl WorkerReport {
+    fn new(worker: wire::Worker) -> Self {
+        let state = word(worker.state().as_str_name(), "WORKER_STATE_");
+        let lease = |lease: wire::Lease| {
+            let wire::Lease { job, generation, rank, fencing } = lease;
+            LeaseReport { job, generation, rank, fencing }
+        };
+        Self {
+            state,
+            socket: Some(worker.endpoint).filter(|path| !path.is_empty()),
+            serving: worker.serving.into_iter().map(lease).collect(),
+            name: worker.name,
+            host: worker.host,
+            session: worker.session,
+            in_process: worker.in_process,
+            version: worker.version,
+            leases: worker.leases,
+            scans: worker.scans,
+            age_ms: worker.age_ms,
+            seen_ms: worker.seen_ms,
+        }
+    }
+}
+
+fn columns() -> Vec<Column<WorkerReport>> {
+    vec![
+        column("WORKER", |worker| worker.name.clone()),
+        column("STATE", |worker| worker.state.clone()),
+        column("HOST", |worker| worker.host.clone()),
+        column(">RANKS", |worker| output::count(worker.leases)),
+        column(">SCANS", |worker| output::count(worker.scans)),
+        column(">SEEN", |worker| time(worker.seen_ms)),
+        column(">AGE", |worker| duration::text(worker.age_ms)),
+        wide(">SESSION", |worker| worker.session.to_string()),
+        wide("IN PROCESS", |worker| if worker.in_process { "yes" } else { "no" }.into()),
+        wide("VERSION", |worker| worker.version.clone()),
+        wide("SOCKET", |worker| text(worker.socket.as_deref().unwrap_or_default())),
+    ]
+}
+
+impl WorkersReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let things = if self.all { "workers" } else { "live workers" };
+        listing::write(out, things, &self.workers, &columns(), Shown { is_wide, all: self.all })
+    }
+}
+
+impl Report for WorkersReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}
+
+impl Report for WorkerReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let socket = self.socket.as_deref().unwrap_or_default();
+        output::write_facts(
+            out,
+            &[
+                ("worker", self.name.clone()),
+                ("state", self.state.clone()),
+                ("host", self.host.clone()),
+                ("session", self.session.to_string()),
+                ("in process", if self.in_process { "yes" } else { "no" }.into()),
+                ("version", self.version.clone()),
+                ("socket", text(socket)),
+                ("scans", output::count(self.scans)),
+                ("last heartbeat", time(self.seen_ms)),
+                ("joined", format!("{} ago", duration::text(self.age_ms))),
+                ("ranks served", output::count(self.leases)),
+            ],
+        )?;
+        if self.serving.is_empty() {
+            return Ok(());
+        }
+        let columns = [
+            column("JOB", |lease: &LeaseReport| lease.job.clone()),
+            column(">GENERATION", |lease| lease.generation.to_string()),
+            column(">RANK", |lease| lease.rank.to_string()),
+            column(">FENCING", |lease| lease.fencing.to_string()),
+        ];
+        writeln!(out)?;
+        listing::write(out, "leases", &self.serving, &columns, Shown { is_wide: true, all: true })
+    }
+}

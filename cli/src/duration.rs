@@ -1,0 +1,71 @@
+//! Times as people write and read them.
+
+use std::time::Duration;
+
+/// Reads `10s`, `500ms` or `2min`: more than nothing, at most a day.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim() {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("write a number and a unit: ms, s, min or h, such as 10s".into()),
+    };
+    match number.parse::<f64>().map(|number| number * scale) {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        Ok(_) => Err("must be between 1ms and 24h".into()),
+        Err(_) => Err("is no time; write a number and a unit, such as 10s".into()),
+    }
+}
+
+/// A time in its largest unit of which there is one at least.
+pub(crate) fn text(ms: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(172_800_000, "d"), (7_200_000, "h"), (120_000, "min"), (1_000, "s")];
+    const LENGTHS: [u64; 4] = [86_400_000, 3_600_000, 60_000, 1_000];
+    let found = UNITS.iter().zip(LENGTHS).find(|((from, _), _)| ms >= *from);
+    match found {
+        Some(((_, unit), length)) => format!("{} {unit}", ms / length),
+        None => format!("{ms} ms"),
+    }
+}
+
+/// As [`text`].
+pub(crate) fn text_of(time: Duration) -> String {
+    text(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, ms) in [("10s", 10_000), ("1.5 s", 1_500), ("500ms", 500), ("2min", 120_000)] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "10", "s", "0s", "-1s", "25h", "1.2.3s", "1 year"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_unit_is_enough() {
+        for (ms, expected) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (3_999, "3 s"),
+            (119_999, "119 s"),
+            (120_000, "2 min"),
+            (7_199_999, "119 min"),
+            (7_200_000, "2 h"),
+            (400_000_000, "4 d"),
+        ] {
+            assert_eq!(text(ms), expected);
+        }
+    }
+}

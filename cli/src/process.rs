@@ -1,0 +1,30 @@
+//! The processes of a cluster: `coordinator start`, `worker start`, and both in one for a first try.
+//!
+//! What they do is in `shardfeed-coordinator` and `shardfeed-agent`; here are options, signals, and
+//! the line on stdout that says that a process is ready.
+
+mod config;
+mod coordinator;
+mod stop;
+mod up;
+mod worker;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+
+pub(crate) use coordinator::CoordinatorCommand;
+pub(crate) use stop::Stop;
+pub(crate) use up::{UpArgs, run as up};
+pub(crate) use worker::{
+    ABOUT as WORKER_ABOUT, StartArgs as WorkerStartArgs, host_name, start as start_worker,
+};
+
+/// Threads that serve calls.
+/// - `threads`: how many; `None`: one for each core.
+fn runtime(threads: Option<usize>) -> anyhow::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().context("start the process's threads")
+}

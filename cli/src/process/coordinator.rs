@@ -1,0 +1,111 @@
+//! `shardfeed coordinator`: the process that decides who reads what.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shardfeed_coordinator::{Coordinator, CoordinatorOptions, Running};
+
+use super::{Stop, config, runtime};
+use crate::error::Problem;
+use crate::output;
+
+const ABOUT: &str = "\
+Run a coordinator until SIGTERM or SIGINT
+
+It decides which rank reads what, and keeps that in its data folder: start it with the same folder again \
+and it goes on where it was. When it serves, it prints one line on stdout; logs go to stderr.";
+
+const OPTIONS: &str = "\
+Options in FILE, with their defaults:
+  data-dir = \"DIR\"                      # log, snapshots, chunks; required
+  listen = \"127.0.0.1:7070\"             # gRPC; port 0 takes a free one
+  http = \"127.0.0.1:7071\"               # /livez, /readyz, /metrics; port 0 takes a free one
+  cluster-name = \"shardfeed\"            # kept from the first start on
+  session-ttl-ms = 10000                # a worker that is silent for so long is gone, ms
+  heartbeat-ms = 2000                   # how often workers speak, ms; a third of it at most
+  unreferenced-bytes-max = 4294967296   # chunks that no dataset refers to, bytes
+
+Examples:
+  shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
+  shardfeed coordinator start --config /etc/shardfeed/coordinator.toml";
+
+/// What can be done with a coordinator.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CoordinatorCommand {
+    /// Run a coordinator until SIGTERM or SIGINT
+    #[command(long_about = ABOUT)]
+    Start(StartArgs),
+}
+
+/// Arguments of `coordinator start`.
+#[derive(Debug, Args)]
+#[command(after_help = OPTIONS)]
+pub(crate) struct StartArgs {
+    /// TOML file with options, listed below; flags win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: CoordinatorFlags,
+}
+
+/// Options of [`CoordinatorOptions`] as flags.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct CoordinatorFlags {
+    /// Folder for all that outlives the process; made if it is missing
+    #[arg(long = "data", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+}
+
+impl CoordinatorCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let Self::Start(StartArgs { config, flags }) = self;
+        if config.is_none() && flags.data_dir.is_none() {
+            return Err(Problem::usage("the coordinator needs a folder for its data")
+                .hint("give --data DIR, or --config FILE with data-dir = \"DIR\"")
+                .into());
+        }
+        let options: CoordinatorOptions = config::read(config.as_deref(), flags)?;
+        let runtime = runtime(None)?;
+        runtime.block_on(async {
+            let stop = Stop::listen()?;
+            let running = tokio::select! {
+                running = Coordinator::start(options) => running?,
+                () = stop.asked() => return Ok(()),
+            };
+            let told = output::line(&ready(&running));
+            if told.is_ok() {
+                stop.asked().await;
+            }
+            running.stop().await;
+            Ok(told?)
+        })
+    }
+}
+
+/// What is said of a coordinator that serves.
+pub(super) fn ready(running: &Running) -> String {
+    let (grpc, http) = (running.grpc_address(), running.http_address());
+    format!("coordinator ready: grpc {grpc} http {http} cluster {}", running.cluster_id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_every_option_with_its_default() {
+        let listed = OPTIONS.lines().skip(1).take_while(|line| !line.is_empty());
+        let listed: toml::Table = listed.collect::<Vec<_>>().join("\n").parse().unwrap();
+        let defaults = toml::Table::try_from(CoordinatorOptions::new("DIR")).unwrap();
+        assert_eq!(listed, defaults);
+    }
+}

@@ -1,0 +1,100 @@
+//! `shardfeed up`: a cluster of one host in one process, for a first try.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use shardfeed_coordinator::{Coordinator, CoordinatorOptions};
+
+use super::worker::{self, Serving, WorkerConfig};
+use super::{Stop, coordinator, runtime};
+use crate::cluster::Address;
+use crate::output;
+use crate::size::Bytes;
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed up
+  shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0";
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct UpArgs {
+    /// Folder for all that outlives the process [default: a temporary one, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+    /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
+    /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Memory for records and batches of all trainers [default: a quarter of what there is]
+    #[arg(long, value_name = "SIZE")]
+    memory_budget: Option<Bytes>,
+}
+
+/// Runs `up`.
+pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
+    let temporary = match &args.data {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("shardfeed-up-").tempdir()),
+    };
+    let temporary = temporary.transpose().context("make a temporary folder")?;
+    let folder = temporary.as_ref().map(|folder| folder.path().to_owned());
+    let mut options = CoordinatorOptions::new(folder.or(args.data.clone()).unwrap_or_default());
+    options.listen = args.listen.unwrap_or(options.listen);
+    options.http = args.http.unwrap_or(options.http);
+    let runtime = runtime(None)?;
+    let (stop, running) = runtime
+        .block_on(async { anyhow::Ok((Stop::listen()?, Coordinator::start(options).await?)) })?;
+    let address = Address::from(running.grpc_address());
+    let config = WorkerConfig {
+        coordinator: Some(address.clone()),
+        socket: args.socket.clone(),
+        memory_budget: args.memory_budget,
+        ..WorkerConfig::default()
+    };
+    let ended = worker::serve(&config, &stop).and_then(|serving| {
+        let Some(Serving { worker, ready }) = serving else {
+            return Ok(());
+        };
+        output::line(&coordinator::ready(&running))?;
+        output::line(&ready)?;
+        output::line(&next(&address, args))?;
+        runtime.block_on(stop.asked());
+        drop(worker);
+        Ok(())
+    });
+    runtime.block_on(running.stop());
+    ended
+}
+
+/// What to type next.
+fn next(address: &Address, args: &UpArgs) -> String {
+    let at = match address.is_default() {
+        true => String::new(),
+        false => format!(" --coordinator {address}"),
+    };
+    let worker = args.socket.as_ref().map(|socket| format!(", worker=\"{}\"", socket.display()));
+    let worker = worker.unwrap_or_default();
+    let end = match args.data {
+        Some(_) => "Ctrl-C ends it; what it knows is kept.",
+        None => "Ctrl-C ends it, and all that it knows is gone (--data DIR keeps it).",
+    };
+    format!(
+        "
+Type next, in another shell:
+  shardfeed dataset add train '/path/to/train-*.tfrecord'{at}
+  shardfeed status{at}
+and in Python:
+  loader = shardfeed.Loader(dataset=\"train\", batch_size=32, coordinator=\"{address}\"{worker})
+{end}"
+    )
+}

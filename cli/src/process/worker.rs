@@ -1,0 +1,190 @@
+//! `shardfeed worker start`: the process that reads for the trainers of its host.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use shardfeed_agent::{
+    COORDINATOR_TIMEOUT, CacheChoice, Coordinator, Worker, WorkerOptions, default_budget_bytes,
+};
+use shardfeed_embedded::default_worker_socket;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_socket::{Allow, ListenOptions};
+
+use super::{Stop, config, runtime};
+use crate::cluster::Address;
+use crate::error::Problem;
+use crate::output;
+use crate::size::Bytes;
+
+/// How often a worker that is refused for now looks whether that changed.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) const ABOUT: &str = "\
+Run a worker until SIGTERM or SIGINT
+
+It reads, checks and batches for the trainers of its host, which find it by its socket. When its coordinator \
+knows it, it prints one line on stdout; logs go to stderr. A coordinator that does not answer is waited for.";
+
+const OPTIONS: &str = "\
+FILE has the same options, under their long names and without the dashes:
+  coordinator = \"10.0.0.7:7070\"
+  memory-budget = \"16GiB\"     # or a number, bytes
+  allow-uid = [1000, 1001]
+
+Examples:
+  shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
+  shardfeed worker start --config /etc/shardfeed/worker.toml";
+
+/// Arguments of `worker start`.
+#[derive(Debug, Args)]
+#[command(after_help = OPTIONS)]
+pub(crate) struct StartArgs {
+    /// TOML file with options, as below; flags win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: WorkerConfig,
+}
+
+/// Options of a worker: flags, and kebab-case in TOML. Only `coordinator` is required.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct WorkerConfig {
+    /// Address of the coordinator; required
+    #[arg(long, value_name = "HOST:PORT", env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
+    pub(super) coordinator: Option<Address>,
+    /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
+    /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+    /// Name in the cluster, unique there [default: the host's name]
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Memory for records and batches of all its trainers [default: a quarter of what there is]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory_budget: Option<Bytes>,
+    /// Computing threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    pub(super) threads: Option<NonZeroUsize>,
+    /// Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+    #[arg(long, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+    /// Users whose trainers are served, besides the worker's own and root; again or with commas for
+    /// more [default: all whom the socket's file lets in, its owner and group]
+    #[arg(long, value_name = "UID", value_delimiter = ',')]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) allow_uid: Vec<u32>,
+    /// Groups whose trainers are served, likewise
+    #[arg(long, value_name = "GID", value_delimiter = ',')]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) allow_gid: Vec<u32>,
+    /// Group that the socket's file is given [default: the worker's]
+    #[arg(long, value_name = "GID")]
+    pub(super) socket_gid: Option<u32>,
+    /// Id of the only cluster to join [default: the one that answers first]
+    #[arg(long, value_name = "ID")]
+    pub(super) cluster_id: Option<String>,
+}
+
+fn parse_threads(text: &str) -> Result<NonZeroUsize, &'static str> {
+    text.parse().map_err(|_| "must be a whole number, at least 1")
+}
+
+/// Runs `worker start`.
+pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<()> {
+    let config: WorkerConfig = config::read(config.as_deref(), flags)?;
+    // One thread: it only hears signals.
+    let runtime = runtime(Some(1))?;
+    let stop = runtime.block_on(async { Stop::listen() })?;
+    let Some(Serving { worker, ready }) = serve(&config, &stop)? else {
+        return Ok(());
+    };
+    let told = output::line(&ready);
+    if told.is_ok() {
+        runtime.block_on(stop.asked());
+    }
+    drop(worker);
+    tracing::info!("worker stopped");
+    Ok(told?)
+}
+
+/// A worker that its coordinator knows.
+pub(super) struct Serving {
+    pub(super) worker: Worker,
+    /// The line that says so.
+    pub(super) ready: String,
+}
+
+/// Starts a worker and waits until its coordinator knows it. `None`: it was asked to stop before.
+pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option<Serving>> {
+    let options = options(config)?;
+    let (name, socket) = (options.name.clone(), options.socket.display().to_string());
+    let coordinator = options.coordinator.address().to_owned();
+    let worker = Worker::start(options)?;
+    tracing::info!(worker = name, socket, coordinator, "worker started");
+    loop {
+        let joined = worker.session().id(&mut |_| !stop.is_asked());
+        match joined {
+            Ok(session) => {
+                let cluster = worker.session().coordinator().cluster_id();
+                tracing::info!(session, cluster, "cluster joined");
+                break;
+            }
+            Err(_) if stop.is_asked() => return Ok(None),
+            Err(error) if is_final(&error) => return Err(refused(&coordinator, &error)),
+            // It is refused for now; the session asks again by itself.
+            Err(_) => std::thread::sleep(REFUSED_PAUSE),
+        }
+    }
+    let ready = format!("worker ready: {name} socket {socket} coordinator {coordinator}");
+    Ok(Some(Serving { worker, ready }))
+}
+
+fn is_final(error: &WireError) -> bool {
+    matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::WrongVersion | ErrorKind::Invalid)
+}
+
+fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
+    let what = format!("the coordinator at {coordinator} refuses this worker");
+    anyhow::Error::new(error.clone()).context(what)
+}
+
+fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
+    let Some(address) = &config.coordinator else {
+        return Err(Problem::usage("the worker needs the address of its coordinator")
+            .hint("give --coordinator HOST:PORT, SHARDFEED_COORDINATOR, or `coordinator` in --config FILE")
+            .into());
+    };
+    let host = host_name();
+    let name = config.name.clone().unwrap_or_else(|| host.clone());
+    let principal = format!("worker:{name}");
+    let coordinator = Coordinator::new(
+        address.as_str(),
+        principal,
+        COORDINATOR_TIMEOUT,
+        config.cluster_id.clone(),
+    )?;
+    let (uids, gids) = (config.allow_uid.clone(), config.allow_gid.clone());
+    let allow = match uids.is_empty() && gids.is_empty() {
+        true => Allow::FileMode,
+        false => Allow::Only { uids, gids },
+    };
+    Ok(WorkerOptions {
+        name,
+        host,
+        coordinator,
+        socket: config.socket.clone().unwrap_or_else(default_worker_socket),
+        listen: ListenOptions { gid: config.socket_gid, allow, ..ListenOptions::default() },
+        memory_budget_bytes: config.memory_budget.map_or_else(default_budget_bytes, Bytes::get),
+        threads: config.threads.map(NonZeroUsize::get),
+        cache: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
+    })
+}
+
+/// This host, as it calls itself.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

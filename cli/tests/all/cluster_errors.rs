@@ -1,0 +1,214 @@
+//! What admin verbs say of coordinators that are not there, and of names that are not known.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use expect_test::{Expect, expect};
+
+use crate::cluster::Cluster;
+use crate::fixture::Place;
+
+fn check(text: &str, address: &str, expected: &Expect) {
+    expected.assert_eq(&text.replace(address, "$ADDRESS"));
+}
+
+#[test]
+fn addresses_where_nobody_is() {
+    let place = Place::new();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    check(
+        &place.fails(&["status", "--coordinator", &closed]),
+        &closed,
+        &expect![[r#"
+        exit 1
+        error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
+        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+    "#]],
+    );
+    let args = ["dataset", "add", "x", "y", "--coordinator", &closed];
+    check(
+        &place.fails(&args),
+        &closed,
+        &expect![[r#"
+        exit 1
+        error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
+        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+    "#]],
+    );
+    let output = place.command(&["job", "list"]).env("SHARDFEED_COORDINATOR", &closed).output();
+    assert_eq!(output.unwrap().status.code(), Some(1));
+    expect![[r#"
+        exit 2
+        error: invalid value 'here' for '--coordinator <HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["status", "--coordinator", "here"]));
+    expect![[r#"
+        exit 2
+        error: invalid value 'long' for '--timeout <TIME>': write a number and a unit: ms, s, min or h, such as 10s
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["status", "--timeout", "long"]));
+    expect![[r#"
+        exit 2
+        error: invalid value '0s' for '--timeout <TIME>': must be between 1ms and 24h
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&place.fails(&["status", "--timeout", "0s"]));
+}
+
+#[test]
+fn somebody_who_does_not_answer() {
+    let place = Place::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let args = ["worker", "list", "--timeout", "200ms", "--coordinator", &address];
+    check(
+        &place.fails(&args),
+        &address,
+        &expect![[r#"
+        exit 1
+        error: the coordinator at $ADDRESS does not answer: no answer within 200 ms
+        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+    "#]],
+    );
+}
+
+#[test]
+fn somebody_who_speaks_something_else() {
+    let place = Place::new();
+    let strange = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = strange.local_addr().unwrap().to_string();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = strange.accept().unwrap();
+        let mut request = [0; 24];
+        stream.read_exact(&mut request).unwrap();
+        stream.write_all(b"220 mail.example.org ESMTP at your service\r\n").unwrap();
+        // Until the other side has enough of it.
+        let _ = stream.read_to_end(&mut vec![]);
+    });
+    check(
+        &place.fails(&["status", "--coordinator", &address]),
+        &address,
+        &expect![[r#"
+        exit 1
+        error: what answers at $ADDRESS is no coordinator: connection error detected: frame with invalid size
+        hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+    "#]],
+    );
+    answering.join().unwrap();
+
+    let cluster = Cluster::start(place, 5_000);
+    let args = ["status", "--coordinator", &cluster.http];
+    check(
+        &cluster.place.fails(&args),
+        &cluster.http,
+        &expect![[r#"
+        exit 1
+        error: what answers at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
+        hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+    "#]],
+    );
+}
+
+#[test]
+fn names_that_are_not_known() {
+    let cluster = Cluster::start(Place::with_shards(&[3]), 5_000);
+    let verbs = [
+        &["job", "show", "x"][..],
+        &["epoch", "list", "--job", "x"],
+        &["epoch", "show", "--job", "x"],
+        &["epoch", "show", "--job", "x", "--epoch", "3"],
+        &["shard", "list", "--job", "x"],
+        &["rank", "list", "--job", "x"],
+        &["batch", "show", "--job", "x", "--step", "0"],
+        &["batch", "show", "--job", "x", "--epoch", "0", "--step", "0"],
+    ];
+    let said: Vec<_> = verbs.iter().map(|verb| cluster.fails(verb)).collect();
+    expect![[r#"
+        exit 1
+        error: there is no job `x`
+        hint: there are no jobs yet
+    "#]]
+    .assert_eq(&said[0]);
+    for text in &said {
+        assert_eq!(text, &said[0]);
+    }
+    expect![[r#"
+        exit 1
+        error: there is no dataset `x`
+        hint: there are no datasets yet
+    "#]]
+    .assert_eq(&cluster.fails(&["dataset", "show", "x"]));
+    expect![[r#"
+        exit 1
+        error: there is no worker `x`
+        hint: there are no workers yet
+    "#]]
+    .assert_eq(&cluster.fails(&["worker", "show", "x"]));
+    cluster.ok(&["dataset", "add", "train", "s-0.tfrecord", "--no-wait"]);
+    expect![[r#"
+        exit 1
+        error: there is no dataset `x`
+        hint: there are these datasets: train
+    "#]]
+    .assert_eq(&cluster.fails(&["dataset", "show", "x"]));
+    expect![[r#"
+        exit 1
+        error: the dataset's name "a b\n" has characters that cannot be printed
+    "#]]
+    .assert_eq(&cluster.fails(&["dataset", "add", "a b\n", "s-0.tfrecord"]));
+}
+
+#[test]
+fn a_batch_is_of_files_or_of_a_job() {
+    let place = Place::with_shards(&[3]);
+    let show = |more: &[&str]| place.fails(&[&["batch", "show", "--step", "0"], more].concat());
+    expect![[r#"
+        exit 2
+        error: the following required arguments were not provided:
+          <FILES>...
+
+        Usage: shardfeed batch show --step <STEP> <FILES>...
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&show(&[]));
+    expect![[r#"
+        exit 2
+        error: the argument '--job <JOB>' cannot be used with '[FILES]...'
+
+        Usage: shardfeed batch show --step <STEP> --job <JOB> [FILES]...
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&show(&["--job", "x", "s-0.tfrecord"]));
+    expect![[r#"
+        exit 2
+        error: the argument '--job <JOB>' cannot be used with '--seed <SEED>'
+
+        Usage: shardfeed batch show --step <STEP> --job <JOB> [FILES]...
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&show(&["--job", "x", "--seed", "1"]));
+    expect![[r#"
+        exit 2
+        error: the following required arguments were not provided:
+          --job <JOB>
+
+        Usage: shardfeed shard list --job <JOB>
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&place.fails(&["shard", "list"]));
+    expect![[r#"
+        exit 2
+        error: invalid value 'lost' for '--state <STATE>'
+          [possible values: pending, leased, reading, done, skipped]
+
+        For more information, try '--help'.
+    "#]]
+    .assert_eq(&place.fails(&["shard", "list", "--job", "x", "--state", "lost"]));
+}

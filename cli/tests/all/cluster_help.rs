@@ -1,0 +1,578 @@
+//! Help of the cluster's verbs, word for word.
+
+use expect_test::expect;
+
+use crate::help::check;
+
+#[test]
+fn of_the_processes() {
+    check(
+        &["coordinator"],
+        &expect![[r#"
+        The process that decides who reads what
+
+        Usage: shardfeed coordinator [OPTIONS] <COMMAND>
+
+        Commands:
+          start  Run a coordinator until SIGTERM or SIGINT
+          help   Print this message or the help of the given subcommand(s)
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+    "#]],
+    );
+    check(
+        &["coordinator", "start"],
+        &expect![[r#"
+            Run a coordinator until SIGTERM or SIGINT
+
+            It decides which rank reads what, and keeps that in its data folder: start it with the same folder
+            again and it goes on where it was. When it serves, it prints one line on stdout; logs go to stderr.
+
+            Usage: shardfeed coordinator start [OPTIONS]
+
+            Options:
+                  --config <FILE>
+                      TOML file with options, listed below; flags win over it
+
+                  --data <DIR>
+                      Folder for all that outlives the process; made if it is missing
+
+                  --listen <IP:PORT>
+                      Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+
+                  --http <IP:PORT>
+                      Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Options in FILE, with their defaults:
+              data-dir = "DIR"                      # log, snapshots, chunks; required
+              listen = "127.0.0.1:7070"             # gRPC; port 0 takes a free one
+              http = "127.0.0.1:7071"               # /livez, /readyz, /metrics; port 0 takes a free one
+              cluster-name = "shardfeed"            # kept from the first start on
+              session-ttl-ms = 10000                # a worker that is silent for so long is gone, ms
+              heartbeat-ms = 2000                   # how often workers speak, ms; a third of it at most
+              unreferenced-bytes-max = 4294967296   # chunks that no dataset refers to, bytes
+
+            Examples:
+              shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
+              shardfeed coordinator start --config /etc/shardfeed/coordinator.toml
+        "#]],
+    );
+    check(
+        &["worker", "start"],
+        &expect![[r#"
+        Run a worker until SIGTERM or SIGINT
+
+        It reads, checks and batches for the trainers of its host, which find it by its socket. When its
+        coordinator knows it, it prints one line on stdout; logs go to stderr. A coordinator that does not
+        answer is waited for.
+
+        Usage: shardfeed worker start [OPTIONS]
+
+        Options:
+              --config <FILE>
+                  TOML file with options, as below; flags win over it
+
+              --coordinator <HOST:PORT>
+                  Address of the coordinator; required
+
+                  [env: SHARDFEED_COORDINATOR]
+
+              --socket <PATH>
+                  Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
+                  $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+
+              --name <NAME>
+                  Name in the cluster, unique there [default: the host's name]
+
+              --memory-budget <SIZE>
+                  Memory for records and batches of all its trainers [default: a quarter of what there is]
+
+              --threads <N>
+                  Computing threads [default: one for each core]
+
+              --cache-dir <DIR>
+                  Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+
+              --allow-uid <UID>
+                  Users whose trainers are served, besides the worker's own and root; again or with commas
+                  for more [default: all whom the socket's file lets in, its owner and group]
+
+              --allow-gid <GID>
+                  Groups whose trainers are served, likewise
+
+              --socket-gid <GID>
+                  Group that the socket's file is given [default: the worker's]
+
+              --cluster-id <ID>
+                  Id of the only cluster to join [default: the one that answers first]
+
+          -o, --output <FORMAT>
+                  How results are printed: for people, or for programs, complete and with lasting names
+
+                  [default: table]
+                  [possible values: table, wide, json]
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        FILE has the same options, under their long names and without the dashes:
+          coordinator = "10.0.0.7:7070"
+          memory-budget = "16GiB"     # or a number, bytes
+          allow-uid = [1000, 1001]
+
+        Examples:
+          shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
+          shardfeed worker start --config /etc/shardfeed/worker.toml
+    "#]],
+    );
+    check(
+        &["up"],
+        &expect![[r#"
+        Run a coordinator and a worker in one process, for a first try
+
+        Usage: shardfeed up [OPTIONS]
+
+        Options:
+              --data <DIR>            Folder for all that outlives the process [default: a temporary one,
+                                      removed at the end]
+              --listen <IP:PORT>      Address for workers and people, gRPC; port 0 takes a free one
+                                      [default: 127.0.0.1:7070]
+              --http <IP:PORT>        Address for health and metrics, HTTP; port 0 takes a free one
+                                      [default: 127.0.0.1:7071]
+              --socket <PATH>         Path of the socket for trainers [default: /run/shardfeed/worker.sock
+                                      as root, else $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+              --memory-budget <SIZE>  Memory for records and batches of all trainers [default: a quarter of
+                                      what there is]
+          -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
+                                      with lasting names [default: table] [possible values: table, wide,
+                                      json]
+          -h, --help                  Print help
+
+        Examples:
+          shardfeed up
+          shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0
+    "#]],
+    );
+}
+
+#[test]
+fn of_the_verbs_on_datasets() {
+    check(
+        &["dataset", "add"],
+        &expect![[r#"
+        Give a dataset to the cluster, and wait until its workers have scanned it
+
+        The files must be at the same paths on every worker. What a name stands for never changes: the same
+        name with other files is refused, the same again is not.
+
+        Usage: shardfeed dataset add [OPTIONS] <NAME> <PATTERN>...
+
+        Arguments:
+          <NAME>
+                  The dataset's name
+
+          <PATTERN>...
+                  Its files: paths, or globs in quotes (*, ?, [a-z], **); the workers look for them
+
+        Options:
+              --compression <SCHEME>
+                  How the files are compressed
+
+                  [default: auto]
+                  [possible values: auto, none, gzip, zlib]
+
+              --wait
+                  Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
+
+              --no-wait
+                  Do not wait until it is ready
+
+          -o, --output <FORMAT>
+                  How results are printed: for people, or for programs, complete and with lasting names
+
+                  [default: table]
+                  [possible values: table, wide, json]
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Cluster:
+              --coordinator <HOST:PORT>
+                  Address of the coordinator
+
+                  [env: SHARDFEED_COORDINATOR]
+                  [default: 127.0.0.1:7070]
+
+              --timeout <TIME>
+                  How long to wait for an answer
+
+                  [default: 10s]
+
+        Examples:
+          shardfeed dataset add train '/data/train-*.tfrecord'
+          shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'
+    "#]],
+    );
+    check(
+        &["dataset", "list"],
+        &expect![[r#"
+        List the cluster's datasets
+
+        Usage: shardfeed dataset list [OPTIONS]
+
+        Options:
+              --all              Show all datasets, not only the first 20
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+    check(
+        &["dataset", "show"],
+        &expect![[r#"
+        Show a dataset of the cluster
+
+        Usage: shardfeed dataset show [OPTIONS] <NAME>
+
+        Arguments:
+          <NAME>  The dataset's name
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+}
+
+#[test]
+fn of_the_verbs_on_workers() {
+    check(
+        &["worker"],
+        &expect![[r#"
+        The processes that read for the trainers of their hosts
+
+        Usage: shardfeed worker [OPTIONS] <COMMAND>
+
+        Commands:
+          start  Run a worker until SIGTERM or SIGINT
+          list   List the cluster's workers
+          show   Show a worker, and the ranks that it serves
+          help   Print this message or the help of the given subcommand(s)
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+    "#]],
+    );
+    check(
+        &["worker", "list"],
+        &expect![[r#"
+        List the cluster's workers
+
+        Usage: shardfeed worker list [OPTIONS]
+
+        Options:
+              --all              Show also workers that are gone, as far as they are remembered, and more
+                                 than 20
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+    check(
+        &["worker", "show"],
+        &expect![[r#"
+        Show a worker, and the ranks that it serves
+
+        Usage: shardfeed worker show [OPTIONS] <NAME>
+
+        Arguments:
+          <NAME>  The worker's name
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+    check(
+        &["status"],
+        &expect![[r#"
+        Show the cluster as a whole
+
+        Usage: shardfeed status [OPTIONS]
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+}
+
+#[test]
+fn of_the_verbs_on_jobs() {
+    check(
+        &["job"],
+        &expect![[r#"
+        What fixes an order in the cluster, and the generations in which ranks followed it
+
+        Usage: shardfeed job [OPTIONS] <COMMAND>
+
+        Commands:
+          list  List the jobs
+          show  Show a job: what fixes its order, and its generations
+          help  Print this message or the help of the given subcommand(s)
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+    "#]],
+    );
+    check(
+        &["job", "list"],
+        &expect![[r#"
+        List the jobs
+
+        Usage: shardfeed job list [OPTIONS]
+
+        Options:
+              --all              Show all jobs, not only the first 20
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+    check(
+        &["job", "show"],
+        &expect![[r#"
+        Show a job: what fixes its order, and its generations
+
+        Usage: shardfeed job show [OPTIONS] <NAME>
+
+        Arguments:
+          <NAME>  The job's name
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+
+        Cluster:
+              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                         127.0.0.1:7070]
+              --timeout <TIME>           How long to wait for an answer [default: 10s]
+    "#]],
+    );
+    check(
+        &["epoch"],
+        &expect![[r#"
+            How much of a job's epochs was delivered, and what is waited for
+
+            Usage: shardfeed epoch [OPTIONS] <COMMAND>
+
+            Commands:
+              list  List the epochs of a job that are over or under way, the last one first
+              show  Show an epoch: what was delivered, dropped, lost, and what it waits for
+              help  Print this message or the help of the given subcommand(s)
+
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
+    );
+    check(
+        &["epoch", "list"],
+        &expect![[r#"
+            List the epochs of a job that are over or under way, the last one first
+
+            Usage: shardfeed epoch list [OPTIONS] --job <JOB>
+
+            Options:
+                  --job <JOB>        The job's name
+                  --all              Show all epochs, not only the last 20
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                             127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
+    );
+    check(
+        &["epoch", "show"],
+        &expect![[r#"
+            Show an epoch: what was delivered, dropped, lost, and what it waits for
+
+            Usage: shardfeed epoch show [OPTIONS] --job <JOB>
+
+            Options:
+                  --job <JOB>        The job's name
+                  --epoch <EPOCH>    Epoch, from 0 [default: the one that the slowest rank is in]
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                             127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
+    );
+    check(
+        &["shard"],
+        &expect![[r#"
+        Where each shard of an epoch is
+
+        Usage: shardfeed shard [OPTIONS] <COMMAND>
+
+        Commands:
+          list  List the shards of an epoch: state, ranks, worker, progress
+          help  Print this message or the help of the given subcommand(s)
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+    "#]],
+    );
+    check(
+        &["shard", "list"],
+        &expect![[r#"
+            List the shards of an epoch: state, ranks, worker, progress
+
+            Usage: shardfeed shard list [OPTIONS] --job <JOB>
+
+            Options:
+                  --job <JOB>
+                      The job's name
+
+                  --epoch <EPOCH>
+                      Epoch, from 0 [default: the one that the slowest rank is in]
+
+                  --state <STATE>
+                      Only shards in this state; again or with commas for more
+
+                      Possible values:
+                      - pending: No worker serves its ranks
+                      - leased:  A worker will read it
+                      - reading: It is being read, or delivered in part
+                      - done:    All of it that this epoch delivers is delivered
+                      - skipped: It is left out
+
+                  --all
+                      Show all shards, not only the first 20
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+
+            Examples:
+              shardfeed shard list --job resnet
+              shardfeed shard list --job resnet --state reading,leased -o wide
+              shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'
+        "#]],
+    );
+    check(
+        &["rank"],
+        &expect![[r#"
+        Who serves each rank of a job, and how far it is
+
+        Usage: shardfeed rank [OPTIONS] <COMMAND>
+
+        Commands:
+          list  List the ranks of a job: who serves each, and how far it is
+          help  Print this message or the help of the given subcommand(s)
+
+        Options:
+          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                 lasting names [default: table] [possible values: table, wide, json]
+          -h, --help             Print help
+    "#]],
+    );
+    check(
+        &["rank", "list"],
+        &expect![[r#"
+            List the ranks of a job: who serves each, and how far it is
+
+            Usage: shardfeed rank list [OPTIONS] --job <JOB>
+
+            Options:
+                  --job <JOB>        The job's name
+                  --all              Show all ranks, not only the first 20
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
+                                             127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
+    );
+}

@@ -1,0 +1,337 @@
+//! What a cluster says of a job, against what its trainers received.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use expect_test::expect;
+use serde_json::Value;
+use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+
+use crate::cluster::{Cluster, PATIENCE, until};
+use crate::fixture::{Place, rows_of, strings};
+
+const COUNTS: [usize; 5] = [25, 0, 17, 29, 31];
+const RANKS: u64 = 2;
+const BATCH: u64 = 4;
+
+/// Rows of one rank's batch: shard, ordinal, validity.
+type Rows = Vec<(u32, u64, bool)>;
+
+fn loader(cluster: &Cluster, rank: u64) -> Loader {
+    let options = LoaderOptions {
+        dataset: Some("train".into()),
+        batch_size: BATCH,
+        rank,
+        world_size: RANKS,
+        shuffle_window: 10,
+        job: Some("j".into()),
+        cluster: Some(ClusterOptions {
+            worker: Some(cluster.place.path("w.sock")),
+            fallback: false,
+            timeout: PATIENCE,
+            run: Some("run-1".into()),
+            ..ClusterOptions::new(&cluster.address)
+        }),
+        ..LoaderOptions::default()
+    };
+    shardfeed_embedded::open(options, &mut |_| true).unwrap()
+}
+
+/// The next batch of each rank.
+fn step(loaders: &mut [Loader]) -> Vec<Rows> {
+    let next = |loader: &mut Loader| {
+        until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
+            Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+            Next::EpochEnd | Next::Pending => None,
+        })
+    };
+    loaders.iter_mut().map(next).collect()
+}
+
+/// Waits until `epoch show` says what `is` wants.
+fn epoch(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    until(what, || Some(cluster.json(&["epoch", "show", "--job", "j"])).filter(&is))
+}
+
+/// Waits until the job's cursor, which is written down about once a second, is there.
+fn written_down(cluster: &Cluster, epoch: u64, step: u64) {
+    until("a cursor in the log", || {
+        let job = cluster.json(&["job", "show", "j"]);
+        let cursor = (&job["generation"]["cursor_epoch"], &job["generation"]["cursor_step"]);
+        (cursor == (&epoch.into(), &step.into())).then_some(())
+    });
+}
+
+fn rows_shown(batch: &Value) -> BTreeMap<u64, Rows> {
+    let mut ranks = BTreeMap::<u64, Rows>::new();
+    for sample in batch["samples"].as_array().unwrap() {
+        let number = |field: &str| sample[field].as_u64().unwrap();
+        let rows = ranks.entry(number("rank")).or_default();
+        assert_eq!(number("row"), rows.len() as u64);
+        let shard = number("shard_ordinal") as u32;
+        assert_eq!(sample["shard"], format!("s-{shard}.tfrecord"));
+        rows.push((shard, number("ordinal"), sample["valid"] == true));
+    }
+    ranks
+}
+
+#[test]
+fn views_agree_with_what_trainers_received() {
+    let cluster = Cluster::start(Place::with_shards(&COUNTS), 1_000);
+    let worker = cluster.worker("w");
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
+    let mut loaders: Vec<_> = (0..RANKS).map(|rank| loader(&cluster, rank)).collect();
+    let received: Vec<_> = (0..5).map(|_| step(&mut loaders)).collect();
+
+    let shown = epoch(&cluster, "five steps", |epoch| epoch["steps_done"] == 5);
+    assert_eq!((&shown["total"], &shown["delivered"]), (&102.into(), &40.into()));
+    assert_eq!((&shown["dropped"], &shown["steps"]), (&6.into(), &12.into()));
+    assert_eq!(
+        (&shown["state"], &shown["waiting_for"]),
+        (&"running".into(), &Value::Array(vec![]))
+    );
+    written_down(&cluster, 0, 5);
+    check_shards(&cluster, &received);
+    check_batches(&cluster, &received);
+    check_shard_tables(&cluster);
+    check_lists(&cluster);
+    check_fields(&cluster);
+
+    for _ in 5..12 {
+        step(&mut loaders);
+    }
+    let sealed = until("the epoch's seal", || {
+        let shown = cluster.json(&["epoch", "show", "--job", "j", "--epoch", "0"]);
+        (shown["state"] == "sealed").then_some(shown)
+    });
+    for (field, count) in [("delivered", 96), ("dropped", 6), ("lost", 0), ("duplicated", 0)] {
+        assert_eq!(sealed[field], count, "{field}");
+    }
+    assert!(sealed["took_ms"].is_u64());
+    let shards = cluster.json(&["shard", "list", "--job", "j", "--epoch", "0"]);
+    assert_eq!(strings(&shards["shards"], "state"), ["done"; 5]);
+    let listed = cluster.json(&["epoch", "list", "--job", "j"]);
+    assert_eq!(strings(&listed["epochs"], "state")[0], "sealed");
+
+    check_waiting(&cluster, loaders, worker);
+}
+
+/// Each shard has what was received of it, and all of them together have all.
+fn check_shards(cluster: &Cluster, received: &[Vec<Rows>]) {
+    let mut counted = [0; COUNTS.len()];
+    for (shard, _, valid) in received.iter().flatten().flatten() {
+        counted[*shard as usize] += u64::from(*valid);
+    }
+    let listed = cluster.json(&["shard", "list", "--job", "j"]);
+    let shards = listed["shards"].as_array().unwrap();
+    let done: Vec<_> = shards.iter().map(|shard| shard["records_done"].as_u64().unwrap()).collect();
+    assert_eq!(done, counted);
+    assert_eq!(done.iter().sum::<u64>(), RANKS * BATCH * received.len() as u64);
+    for (shard, records) in shards.iter().zip(COUNTS) {
+        assert_eq!(shard["records"], records);
+        assert!(shard["first_rank"].as_u64() <= shard["last_rank"].as_u64());
+        assert!(shard["last_rank"].as_u64().unwrap() < RANKS);
+        let workers = shard["workers"].as_array().unwrap();
+        assert!(records == 0 || workers == &["w"], "{shard}");
+        assert!(records == 0 || shard["age_ms"].is_u64(), "{shard}");
+    }
+    let reading = cluster.json(&["shard", "list", "--job", "j", "--state", "reading,leased"]);
+    for state in strings(&reading["shards"], "state") {
+        assert!(["reading", "leased"].contains(&state), "{state}");
+    }
+    let counts = listed["counts"].as_object().unwrap().values().map(|n| n.as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), COUNTS.len() as u64);
+}
+
+/// Batches are shown as they were received, of one rank and of all.
+fn check_batches(cluster: &Cluster, received: &[Vec<Rows>]) {
+    for (step, ranks) in received.iter().enumerate() {
+        let step = step.to_string();
+        let args = ["batch", "show", "--job", "j", "--epoch", "0", "--step", &step];
+        let shown = rows_shown(&cluster.json(&args));
+        assert_eq!(shown.into_values().collect::<Vec<_>>(), *ranks, "step {step}");
+    }
+    // Without --epoch it is the current one.
+    let args = ["batch", "show", "--job", "j", "--step", "3", "--rank", "1"];
+    let one = cluster.json(&args);
+    assert_eq!(rows_shown(&one), [(1, received[3][1].clone())].into());
+    assert_eq!(
+        (&one["rank"], &one["epoch"], &one["world_size"]),
+        (&1.into(), &0.into(), &2.into())
+    );
+    expect![[r#"
+        RANK  ROW  SHARD  ORDINAL  VALID
+        1  0  s-4.tfrecord  15  yes
+        1  1  s-4.tfrecord  13  yes
+        1  2  s-3.tfrecord  5  yes
+        1  3  s-3.tfrecord  7  yes
+    "#]]
+    .assert_eq(&cluster.ok(&args));
+    let args = ["batch", "show", "--job", "j", "--step"];
+    expect![[r#"
+        exit 1
+        error: epoch 0 has 12 steps for this rank; there is no step 12
+    "#]]
+    .assert_eq(&cluster.fails(&[&args[..], &["12"]].concat()));
+    expect![[r#"
+        exit 1
+        error: rank=2 is not in 0..2: ranks count from 0 to world_size - 1
+    "#]]
+    .assert_eq(&cluster.fails(&[&args[..], &["0", "--rank", "2"]].concat()));
+}
+
+fn check_shard_tables(cluster: &Cluster) {
+    expect![[r#"
+        epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
+
+        SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS
+        s-0.tfrecord  reading  0  w  36.0 %  25  $TIME
+        s-1.tfrecord  done  0  -  -  0  -
+        s-2.tfrecord  reading  0  w  41.1 %  17  $TIME
+        s-3.tfrecord  reading  1  w  34.4 %  29  $TIME
+        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME
+    "#]]
+    .assert_eq(&cluster.ok(&["shard", "list", "--job", "j"]));
+    expect![[r#"
+        epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
+
+        SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS  RECORDS DONE  ORDINAL  ALL WORKERS
+        s-0.tfrecord  reading  0  w  36.0 %  25  $TIME  9  0  w
+        s-1.tfrecord  done  0  -  -  0  -  0  1
+        s-2.tfrecord  reading  0  w  41.1 %  17  $TIME  7  2  w
+        s-3.tfrecord  reading  1  w  34.4 %  29  $TIME  10  3  w
+        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME  14  4  w
+    "#]]
+    .assert_eq(&cluster.ok(&["shard", "list", "--job", "j", "-o", "wide"]));
+}
+
+fn check_lists(cluster: &Cluster) {
+    let heading = |args: &[&str]| cluster.ok(args).lines().next().unwrap().to_owned();
+    expect![
+        "RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS  HOST  TRAINER  GENERATION  FENCING"
+    ]
+    .assert_eq(&heading(&["rank", "list", "--job", "j", "-o", "wide"]));
+    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR"]
+        .assert_eq(&heading(&["epoch", "list", "--job", "j"]));
+    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
+    expect![[r#"
+        JOB  DATASET  GENERATION  RANKS  EPOCH  STEP  AGE
+        j  train  0  2 of 2  0  5  $TIME
+    "#]]
+    .assert_eq(&cluster.ok(&["job", "list"]));
+    expect![[r#"
+        JOB  DATASET  GENERATION  RANKS  EPOCH  STEP  AGE  RUN  GLOBAL BATCH  TAIL  DIGEST
+        j  train  0  2 of 2  0  5  $TIME  run-1  8  drop  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+    "#]].assert_eq(&cluster.ok(&["job", "list", "-o", "wide"]));
+    expect![[r#"
+        job  j
+        dataset  train
+        made known  $TIME ago
+        digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
+        seed  0
+        shuffle window  10
+        interleave  16
+        block length  1
+        lanes  2
+        tail  drop
+        generations  1
+
+        GENERATION  PARENT  RUN  WORLD SIZE  GLOBAL BATCH  BEGAN AT  STANDS AT  SERVED  AGE
+        0  -  run-1  2  8  0:0  0:5  2  $TIME
+    "#]]
+    .assert_eq(&cluster.ok(&["job", "show", "j"]));
+    expect![[r#"
+        job  j
+        dataset  train
+        made known  $TIME ago
+        digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
+        seed  0
+        shuffle window  10
+        interleave  16
+        block length  1
+        lanes  2
+        tail  drop
+        operators  raw/1
+        decoder  none
+        generations  1
+
+        GENERATION  PARENT  RUN  WORLD SIZE  GLOBAL BATCH  BEGAN AT  STANDS AT  SERVED  AGE  LANES  STARTED  SUPERSEDED BY
+        0  -  run-1  2  8  0:0  0:5  2  $TIME  2  2  -
+    "#]].assert_eq(&cluster.ok(&["job", "show", "j", "-o", "wide"]));
+}
+
+fn check_fields(cluster: &Cluster) {
+    let job = cluster.json(&["job", "show", "j"]);
+    assert_eq!(job["generation"], job["history"][0]);
+    let shown = cluster.json(&["dataset", "show", "train"]);
+    assert_eq!(job["identity"]["content_digest"], shown["content_digest"]);
+    let worker = cluster.json(&["worker", "show", "w"]);
+    assert_eq!((&worker["leases"], &worker["serving"][1]["rank"]), (&2.into(), &1.into()));
+    let known = cluster.fails(&["job", "show", "k"]);
+    assert!(known.ends_with("hint: there are these jobs: j\n"), "{known}");
+
+    let ranks = cluster.json(&["rank", "list", "--job", "j"]);
+    for (number, rank) in (0..).zip(ranks["ranks"].as_array().unwrap()) {
+        let is = (&rank["rank"], &rank["state"], &rank["worker"], &rank["step"], &rank["steps"]);
+        assert_eq!(
+            is,
+            (&Value::from(number), &"served".into(), &"w".into(), &5.into(), &12.into())
+        );
+    }
+}
+
+/// The text without what depends on how fast this machine is.
+fn without_speed(text: &str) -> String {
+    let is_steady = |line: &&str| !line.starts_with("speed") && !line.starts_with("time left");
+    text.lines().filter(is_steady).map(|line| format!("{line}\n")).collect()
+}
+
+/// A worker that dies is waited for, and the shards of its ranks are nobody's; a trainer that ends is
+/// not waited for.
+fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::cluster::Process) {
+    written_down(cluster, 1, 0);
+    drop(worker); // Killed.
+    let waiting = epoch(cluster, "its session's end", |epoch| epoch["state"] == "waiting");
+    assert_eq!(waiting["waiting_for"], Value::from(vec![0, 1]));
+    let ranks = cluster.json(&["rank", "list", "--job", "j"]);
+    assert_eq!(strings(&ranks["ranks"], "state"), ["unserved"; 2]);
+    expect![[r#"
+        RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS
+        0  unserved  -  1  0 of 12  0  $TIME
+        1  unserved  -  1  0 of 12  0  $TIME
+    "#]]
+    .assert_eq(&cluster.ok(&["rank", "list", "--job", "j"]));
+    expect![[r#"
+        job  j
+        epoch  1
+        generation  0
+        state  waiting
+        delivered  0 of 102 samples
+        done  0.0 %
+        steps  0 of 12
+        dropped  6
+        skipped  0
+        lost  0
+        duplicated  0
+        waiting for  ranks 0, 1
+        began  $TIME ago
+        took  -
+    "#]]
+    .assert_eq(&without_speed(&cluster.ok(&["epoch", "show", "--job", "j"])));
+    let pending = cluster.json(&["shard", "list", "--job", "j", "--state", "pending"]);
+    assert_eq!(pending["shards"].as_array().unwrap().len(), 4, "all but the empty one");
+
+    let _worker = cluster.worker("w");
+    until("that it goes on", || {
+        step(&mut loaders);
+        let ranks = cluster.json(&["rank", "list", "--job", "j"]);
+        (strings(&ranks["ranks"], "state") == ["served"; 2]).then_some(())
+    });
+    drop(loaders);
+    until("the ranks' end", || {
+        let ranks = cluster.json(&["rank", "list", "--job", "j"]);
+        (strings(&ranks["ranks"], "state") == ["ended"; 2]).then_some(())
+    });
+}

@@ -1,0 +1,473 @@
+//! The one owner of the log store: a thread that gathers changes, writes them as one transaction and
+//! answers when they are durable. While one transaction is being synced, the next one gathers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::disk::DiskLock;
+use crate::log::{Change, LogError, LogState, LogStore};
+use crate::record::{Position, Record, Vote};
+
+/// Requests that may wait; each holds what openraft batched, and openraft bounds its own queues.
+const QUEUE_REQUESTS_MAX: usize = 1024;
+/// A transaction takes no more requests after this many, so that no one waits for a sync of megabytes.
+const BATCH_REQUESTS_MAX: usize = 256;
+/// Appended entries that stay in memory: enough for those being applied or sent to peers.
+const TAIL_BYTES_MAX: usize = 8 << 20;
+
+/// Called once, when the change is durable or can never be.
+pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+enum Request {
+    Write { change: Change, done: Done },
+    Read { range: Range<u64>, done: oneshot::Sender<io::Result<Vec<Record>>> },
+    State { done: oneshot::Sender<LogState> },
+    Stop { done: oneshot::Sender<()> },
+}
+
+/// Why the node stopped: the first failure, kept for everyone who asks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    pub(crate) fn note(&self, message: String) {
+        tracing::error!(reason = message, "the node stops");
+        // Only the first failure is the cause; those after it are consequences.
+        let _ = self.0.set(message);
+    }
+
+    pub(crate) fn message(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// A handle of the committer.
+#[derive(Debug, Clone)]
+pub(crate) struct Committer {
+    requests: mpsc::Sender<Request>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tail: Mutex<Tail>,
+    /// The newest committed position; goes to disk with the next change.
+    committed: Mutex<Option<Position>>,
+    /// The last durable vote.
+    vote: Mutex<Option<Vote>>,
+}
+
+impl Committer {
+    /// Starts the thread; `lock` is released when it ends.
+    pub(crate) fn start(
+        store: impl LogStore,
+        lock: DiskLock,
+        failure: Failure,
+    ) -> io::Result<Self> {
+        let state = store.state();
+        let (requests, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
+        let shared = Arc::new(Shared {
+            tail: Mutex::new(Tail::new(state.next_index())),
+            committed: Mutex::new(state.committed),
+            vote: Mutex::new(state.vote),
+        });
+        let owner = Owner { store, shared: shared.clone(), failure, _lock: lock };
+        thread::Builder::new().name("raft-log".to_owned()).spawn(move || owner.run(inbox))?;
+        Ok(Self { requests, shared })
+    }
+
+    /// Takes entries: they can be read when this returns, and are durable when `done` is called.
+    pub(crate) async fn append(&self, records: Vec<Record>, done: Done) -> io::Result<()> {
+        lock(&self.shared.tail).push(&records)?;
+        self.send(Request::Write { change: Change::Append(records), done }).await
+    }
+
+    /// Makes another change and waits until it is durable.
+    pub(crate) async fn write(&self, change: Change) -> io::Result<()> {
+        if let Change::TruncateAfter(kept) = &change {
+            lock(&self.shared.tail).truncate(kept.map_or(0, |index| index + 1));
+        }
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |result| drop(done.send(result)));
+        self.send(Request::Write { change: change.clone(), done }).await?;
+        answer.await.map_err(|_| stopped())??;
+        match change {
+            Change::Purge(upto) => lock(&self.shared.tail).purge(upto.index + 1),
+            Change::Vote(vote) => *lock(&self.shared.vote) = Some(vote),
+            Change::Append(_) | Change::TruncateAfter(_) | Change::Committed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Notes what is committed, without waiting.
+    pub(crate) fn note_committed(&self, position: Position) {
+        *lock(&self.shared.committed) = Some(position);
+    }
+
+    pub(crate) fn committed(&self) -> Option<Position> {
+        *lock(&self.shared.committed)
+    }
+
+    pub(crate) fn vote(&self) -> Option<Vote> {
+        *lock(&self.shared.vote)
+    }
+
+    /// What the log holds, once all that was asked for before is written.
+    pub(crate) async fn state(&self) -> io::Result<LogState> {
+        let (done, answer) = oneshot::channel();
+        self.send(Request::State { done }).await?;
+        answer.await.map_err(|_| stopped())
+    }
+
+    /// Reads entries, those not yet durable included.
+    pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Vec<Record>> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The tail is looked at first: what it lacks is on disk already, and stays there.
+        let (first, recent) = lock(&self.shared.tail).read(range.clone());
+        if first <= range.start {
+            return Ok(recent);
+        }
+        let (done, answer) = oneshot::channel();
+        self.send(Request::Read { range: range.start..first.min(range.end), done }).await?;
+        let mut records = answer.await.map_err(|_| stopped())??;
+        records.extend(recent);
+        Ok(records)
+    }
+
+    /// Writes what is gathered, closes the store and releases the directory.
+    pub(crate) async fn stop(&self) {
+        let (done, answer) = oneshot::channel();
+        if self.send(Request::Stop { done }).await.is_ok() {
+            // An error means that the thread has already ended, which is what was asked for.
+            let _ = answer.await;
+        }
+    }
+
+    async fn send(&self, request: Request) -> io::Result<()> {
+        self.requests.send(request).await.map_err(|_| stopped())
+    }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the log's thread has ended")
+}
+
+/// No code that can panic runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the thread owns.
+struct Owner<S> {
+    store: S,
+    shared: Arc<Shared>,
+    failure: Failure,
+    _lock: DiskLock,
+}
+
+impl<S: LogStore> Owner<S> {
+    fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
+        let mut stop = None;
+        while stop.is_none() {
+            let Some(first) = inbox.blocking_recv() else { break };
+            let mut batch = vec![first];
+            while batch.len() < BATCH_REQUESTS_MAX {
+                let Ok(next) = inbox.try_recv() else { break };
+                batch.push(next);
+            }
+            stop = self.handle(batch);
+        }
+        if self.failure.message().is_none() {
+            self.write(Vec::new(), Vec::new());
+        }
+        // Both are released before anyone is told, so that the directory can be opened at once.
+        drop(self);
+        if let Some(done) = stop {
+            let _ = done.send(());
+        }
+    }
+
+    /// Writes the batch's changes as one, then serves its reads, which may be of entries just written.
+    fn handle(&mut self, batch: Vec<Request>) -> Option<oneshot::Sender<()>> {
+        let (mut changes, mut waiting, mut stop) = (Vec::new(), Vec::new(), None);
+        let (mut reads, mut states) = (Vec::new(), Vec::new());
+        for request in batch {
+            match request {
+                Request::Write { change, done } => {
+                    changes.push(change);
+                    waiting.push(done);
+                }
+                Request::Read { range, done } => reads.push((range, done)),
+                Request::State { done } => states.push(done),
+                Request::Stop { done } => stop = Some(done),
+            }
+        }
+        if !changes.is_empty() {
+            self.write(changes, waiting);
+        }
+        for (range, done) in reads {
+            // A reader that has gone away needs no answer.
+            let _ = done.send(self.store.read(range).map_err(io::Error::from));
+        }
+        for done in states {
+            let _ = done.send(self.store.state());
+        }
+        stop
+    }
+
+    fn write(&mut self, mut changes: Vec<Change>, waiting: Vec<Done>) {
+        if let Some(message) = self.failure.message() {
+            let message = message.to_owned();
+            waiting.into_iter().for_each(|done| done(Err(io::Error::other(message.clone()))));
+            return;
+        }
+        let committed = *lock(&self.shared.committed);
+        if committed != self.store.state().committed {
+            changes.extend(committed.map(Change::Committed));
+        }
+        if changes.is_empty() {
+            return;
+        }
+        match self.store.write(&changes) {
+            Ok(()) => {
+                lock(&self.shared.tail).flushed(self.store.state().next_index());
+                waiting.into_iter().for_each(|done| done(Ok(())));
+            }
+            Err(error) => {
+                // What reached the disk is unknown, and a sync that failed once proves nothing when it
+                // is repeated: nothing is written again before a restart has read the disk anew.
+                let error = io::Error::from(error);
+                self.failure.note(format!("the log could not be written: {error}"));
+                let again = || io::Error::new(error.kind(), error.to_string());
+                waiting.into_iter().for_each(|done| done(Err(again())));
+            }
+        }
+    }
+}
+
+/// The newest entries in memory: all that are not yet durable, and some that are.
+#[derive(Debug)]
+struct Tail {
+    records: VecDeque<Record>,
+    /// The index of the first one, or of the next entry if there is none.
+    first: u64,
+    /// The first index that is not durable.
+    unflushed: u64,
+    bytes: usize,
+}
+
+impl Tail {
+    fn new(next: u64) -> Self {
+        Self { records: VecDeque::new(), first: next, unflushed: next, bytes: 0 }
+    }
+
+    fn next(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    fn push(&mut self, records: &[Record]) -> io::Result<()> {
+        for record in records {
+            if record.position.index != self.next() {
+                let (expected, found) = (self.next(), record.position.index);
+                return Err(LogError::Gap { expected, found }.into());
+            }
+            self.bytes += record.size_bytes();
+            self.records.push_back(record.clone());
+        }
+        Ok(())
+    }
+
+    /// Removes the entries from `from` on.
+    fn truncate(&mut self, from: u64) {
+        while self.next() > from
+            && let Some(record) = self.records.pop_back()
+        {
+            self.bytes -= record.size_bytes();
+        }
+        self.first = self.first.min(from);
+        self.unflushed = self.unflushed.min(from);
+    }
+
+    /// Removes the entries before `upto`; if it lies beyond the end, the log goes on there.
+    fn purge(&mut self, upto: u64) {
+        while self.first < upto {
+            match self.records.pop_front() {
+                Some(record) => self.bytes -= record.size_bytes(),
+                None => self.first = upto - 1,
+            }
+            self.first += 1;
+        }
+        self.unflushed = self.unflushed.max(self.first);
+    }
+
+    fn flushed(&mut self, next: u64) {
+        self.unflushed = self.unflushed.max(next.min(self.next()));
+        while self.bytes > TAIL_BYTES_MAX
+            && self.first < self.unflushed
+            && let Some(record) = self.records.pop_front()
+        {
+            self.bytes -= record.size_bytes();
+            self.first += 1;
+        }
+    }
+
+    /// The first index in memory, and the entries of `range` from there on.
+    fn read(&self, range: Range<u64>) -> (u64, Vec<Record>) {
+        let from = range.start.max(self.first).min(self.next());
+        let to = range.end.clamp(from, self.next());
+        let (from, to) = ((from - self.first) as usize, (to - self.first) as usize);
+        (self.first, self.records.range(from..to).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Condvar;
+
+    use super::*;
+    use crate::log::memory::MemoryLog;
+    use crate::record::Payload;
+
+    /// A store whose first write waits until it is let go.
+    struct Gated(MemoryLog, Arc<(Mutex<bool>, Condvar)>);
+
+    impl LogStore for Gated {
+        fn state(&self) -> LogState {
+            self.0.state()
+        }
+
+        fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+            let (open, opened) = &*self.1;
+            drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+            self.0.write(changes)
+        }
+
+        fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
+            self.0.read(range)
+        }
+    }
+
+    fn record(index: u64) -> Record {
+        let position = Position { term: 1, node: 1, index };
+        Record { position, payload: Payload::Command(vec![index as u8; 8].into()) }
+    }
+
+    fn start(store: impl LogStore, failure: &Failure) -> Committer {
+        Committer::start(store, DiskLock::new(()), failure.clone()).unwrap()
+    }
+
+    async fn append(committer: &Committer, index: u64) -> oneshot::Receiver<io::Result<()>> {
+        let (done, answer) = oneshot::channel();
+        let done: Done = Box::new(move |result| drop(done.send(result)));
+        committer.append(vec![record(index)], done).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn what_gathers_during_a_write_is_written_as_one() {
+        let (store, gate) = (MemoryLog::default(), Arc::new((Mutex::new(false), Condvar::new())));
+        let committer = start(Gated(store.clone(), gate.clone()), &Failure::default());
+        let mut answers = Vec::new();
+        for index in 0..100 {
+            answers.push(append(&committer, index).await);
+        }
+        // Nothing is durable, and everything can be read.
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()));
+        assert_eq!(committer.read(0..200).await.unwrap().len(), 100);
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        for answer in answers {
+            answer.await.unwrap().unwrap();
+        }
+        assert!(store.writes() <= 3, "{} transactions", store.writes());
+        assert_eq!(store.read(0..200).unwrap().len(), 100);
+    }
+
+    #[tokio::test]
+    async fn one_failure_is_the_last_write() {
+        let (store, failure) = (MemoryLog::default(), Failure::default());
+        store.fail_after(1);
+        let committer = start(store.clone(), &failure);
+        append(&committer, 0).await.await.unwrap().unwrap();
+        append(&committer, 1).await.await.unwrap().unwrap_err();
+        assert!(failure.message().unwrap().contains("os error 28"));
+        store.fail_after(100);
+        append(&committer, 2).await.await.unwrap().unwrap_err();
+        let vote = Vote { term: 5, node: 1, committed: true };
+        committer.write(Change::Vote(vote)).await.unwrap_err();
+        assert_eq!(committer.vote(), None);
+        committer.stop().await;
+        assert_eq!(store.read(0..9).unwrap(), [record(0)]);
+    }
+
+    #[tokio::test]
+    async fn a_hole_is_refused_before_it_is_queued() {
+        let store = MemoryLog::default();
+        let committer = start(store.clone(), &Failure::default());
+        append(&committer, 0).await.await.unwrap().unwrap();
+        let done: Done = Box::new(|_| panic!("it was refused"));
+        committer.append(vec![record(2)], done).await.unwrap_err();
+        append(&committer, 1).await.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_committed_mark_rides_along_and_is_flushed_at_the_end() {
+        let store = MemoryLog::default();
+        let committer = start(store.clone(), &Failure::default());
+        append(&committer, 0).await.await.unwrap().unwrap();
+        committer.note_committed(record(0).position);
+        assert_eq!(committer.committed(), Some(record(0).position));
+        assert_eq!(store.state().committed, None);
+        append(&committer, 1).await.await.unwrap().unwrap();
+        assert_eq!(store.state().committed, Some(record(0).position));
+        committer.note_committed(record(1).position);
+        committer.stop().await;
+        assert_eq!(store.state().committed, Some(record(1).position));
+        assert_eq!(store.writes(), 3);
+    }
+
+    #[tokio::test]
+    async fn reads_join_disk_and_memory() {
+        let mut store = MemoryLog::default();
+        store.write(&[Change::Append((0..10).map(record).collect())]).unwrap();
+        let committer = start(store, &Failure::default());
+        for index in 10..20 {
+            append(&committer, index).await.await.unwrap().unwrap();
+        }
+        for (from, to) in [(0, 20), (5, 15), (0, 5), (12, 14), (9, 11), (15, 99), (7, 7), (30, 40)]
+        {
+            let found = committer.read(from..to).await.unwrap();
+            let indexes: Vec<_> = found.iter().map(|record| record.position.index).collect();
+            assert_eq!(indexes, (from..to.min(20)).collect::<Vec<_>>(), "{from}..{to}");
+        }
+        committer.write(Change::TruncateAfter(Some(7))).await.unwrap();
+        assert_eq!(committer.read(0..99).await.unwrap().len(), 8);
+        append(&committer, 8).await.await.unwrap().unwrap();
+        committer.write(Change::Purge(record(50).position)).await.unwrap();
+        assert_eq!(committer.read(0..99).await.unwrap(), []);
+        append(&committer, 51).await.await.unwrap().unwrap();
+        assert_eq!(committer.read(0..99).await.unwrap(), [record(51)]);
+    }
+
+    #[test]
+    fn the_tail_lets_go_of_durable_entries_only() {
+        let mut tail = Tail::new(0);
+        let big = |index| {
+            let position = Position { term: 1, node: 1, index };
+            Record { position, payload: Payload::Command(vec![0; TAIL_BYTES_MAX / 4].into()) }
+        };
+        tail.push(&(0..8).map(big).collect::<Vec<_>>()).unwrap();
+        tail.flushed(2);
+        assert_eq!((tail.first, tail.records.len()), (2, 6));
+        tail.flushed(8);
+        assert_eq!(tail.next(), 8);
+        assert!(tail.bytes <= TAIL_BYTES_MAX && tail.first == 5, "{}", tail.first);
+    }
+}

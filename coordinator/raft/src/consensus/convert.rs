@@ -1,0 +1,81 @@
+//! Between openraft's types and ours.
+
+use std::io;
+
+use openraft::EntryPayload;
+use openraft::impls::BasicNode;
+use openraft::impls::leader_id_adv::LeaderId;
+
+use super::types::{self, Command, Entry, LogId, Membership, StoredMembership};
+use crate::record::{Members, Payload, Position, Record, Vote};
+use crate::snapshot::SnapshotMeta;
+
+pub(crate) fn position(id: &LogId) -> Position {
+    Position { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }
+}
+
+pub(crate) fn log_id(position: Position) -> LogId {
+    LogId::new(LeaderId { term: position.term, node_id: position.node }, position.index)
+}
+
+pub(crate) fn our_vote(vote: &types::Vote) -> Vote {
+    let leader = &vote.leader_id;
+    Vote { term: leader.term, node: leader.node_id, committed: vote.committed }
+}
+
+pub(crate) fn raft_vote(vote: Vote) -> types::Vote {
+    let leader_id = LeaderId { term: vote.term, node_id: vote.node };
+    types::Vote { leader_id, committed: vote.committed }
+}
+
+pub(crate) fn record(entry: Entry) -> Record {
+    let position = position(&entry.log_id);
+    let payload = match entry.payload {
+        EntryPayload::Blank => Payload::Blank,
+        EntryPayload::Normal(command) => Payload::Command(command.0),
+        EntryPayload::Membership(membership) => Payload::Members(members(&membership)),
+    };
+    Record { position, payload }
+}
+
+pub(crate) fn entry(record: Record) -> io::Result<Entry> {
+    let payload = match record.payload {
+        Payload::Blank => EntryPayload::Blank,
+        Payload::Command(command) => EntryPayload::Normal(Command(command)),
+        Payload::Members(members) => EntryPayload::Membership(membership(&members)?),
+    };
+    Ok(Entry { log_id: log_id(record.position), payload })
+}
+
+pub(crate) fn members(membership: &Membership) -> Members {
+    Members {
+        voters: membership.get_joint_config().clone(),
+        addresses: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+    }
+}
+
+fn membership(members: &Members) -> io::Result<Membership> {
+    if members.voters.is_empty() && members.addresses.is_empty() {
+        // The state before the first entry; openraft's constructor refuses it.
+        return Ok(Membership::default());
+    }
+    let nodes: std::collections::BTreeMap<u64, BasicNode> =
+        members.addresses.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+    Membership::new(members.voters.clone(), nodes).map_err(io::Error::other)
+}
+
+pub(crate) fn our_meta(last: Option<LogId>, members_of: &StoredMembership) -> SnapshotMeta {
+    SnapshotMeta {
+        last: last.as_ref().map(position),
+        members_at: members_of.log_id().as_ref().map(position),
+        members: members(members_of.membership()),
+    }
+}
+
+pub(crate) fn raft_meta(meta: &SnapshotMeta) -> io::Result<types::SnapshotMeta> {
+    Ok(types::SnapshotMeta { last_log_id: meta.last.map(log_id), last_membership: stored(meta)? })
+}
+
+pub(crate) fn stored(meta: &SnapshotMeta) -> io::Result<StoredMembership> {
+    Ok(StoredMembership::new(meta.members_at.map(log_id), membership(&meta.members)?))
+}

@@ -1,0 +1,65 @@
+//! What openraft is made of here. A simulation swaps the runtime in this file and nowhere else.
+
+use std::fmt;
+use std::sync::Arc;
+
+use openraft::impls::leader_id_adv::LeaderId;
+use openraft::impls::{BasicNode, TokioRuntime};
+use serde::{Deserialize, Serialize};
+
+use super::machine_adapter::MachineAdapter;
+
+openraft::declare_raft_types!(
+    /// Commands and answers are bytes, nodes are numbers with an address.
+    pub(crate) TypeConfig:
+        D = Command,
+        R = Answer,
+        NodeId = u64,
+        Node = BasicNode,
+        Term = u64,
+        LeaderId = LeaderId<u64, u64>,
+        AsyncRuntime = TokioRuntime,
+);
+
+pub(crate) type Raft<M> = openraft::Raft<TypeConfig, MachineAdapter<M>>;
+pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
+pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
+pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
+pub(crate) type Membership = openraft::Membership<u64, BasicNode>;
+pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, Vec<u8>>;
+
+/// A command; copying it copies a pointer. The serde traits are openraft's wish: what goes to disk is
+/// a `Record`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<u8>", into = "Vec<u8>")]
+pub(crate) struct Command(pub(crate) Arc<[u8]>);
+
+impl From<Vec<u8>> for Command {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl From<Command> for Vec<u8> {
+    fn from(command: Command) -> Self {
+        command.0.to_vec()
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "command of {} bytes", self.0.len())
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The machine's answer; empty for entries that are not commands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Answer(pub(crate) Vec<u8>);

@@ -1,0 +1,175 @@
+//! The directory a node lives in, as a port: production has files, tests have files that fail.
+
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::fs::FlockOperation;
+
+/// A flat directory of files. All of the node's reads and writes go through it.
+pub trait Disk: Debug + Send + Sync + 'static {
+    /// Takes the directory for this node alone, until the lock is dropped.
+    /// # Errors  `WouldBlock` if another node has it.
+    fn lock(&self) -> io::Result<DiskLock>;
+
+    /// The names in the directory, in any order.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Opens a file for reading and writing; makes an empty one if there is none.
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Reads a whole file.
+    fn read(&self, name: &str) -> io::Result<Vec<u8>>;
+
+    /// Makes or replaces a file and syncs its bytes; its name is durable only after a `rename`.
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+
+    /// Renames a file, replacing `to`, and syncs the directory.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file; a crash may bring it back.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// How people find the file: a path for messages. `""` is the directory itself.
+    fn path_text(&self, name: &str) -> String;
+}
+
+/// A file that is read and written at offsets.
+pub trait DiskFile: Debug + Send + Sync + 'static {
+    /// Its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `out` from `offset` on. # Errors  `UnexpectedEof` if the file ends before.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Cuts the file, or extends it by zeros.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes everything written so far durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Holds a directory until it is dropped.
+#[derive(Debug)]
+pub struct DiskLock {
+    /// What releases the directory when dropped.
+    _guard: Box<dyn Debug + Send + Sync>,
+}
+
+impl DiskLock {
+    /// Makes a lock of whatever releases the directory when dropped.
+    pub fn new(guard: impl Debug + Send + Sync + 'static) -> Self {
+        Self { _guard: Box::new(guard) }
+    }
+}
+
+/// A directory of the file system.
+#[derive(Debug)]
+pub struct RealDisk {
+    dir: PathBuf,
+}
+
+/// Its lock is what keeps others out; its bytes mean nothing.
+const LOCK_FILE: &str = "LOCK";
+
+impl RealDisk {
+    /// Makes the directory, and its parents, if missing.
+    pub fn new(dir: impl Into<PathBuf>) -> io::Result<Self> {
+        let dir = dir.into();
+        if !dir.is_dir() {
+            fs::create_dir_all(&dir)?;
+            if let Some(parent) = dir.canonicalize()?.parent() {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        Ok(Self { dir })
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+impl Disk for RealDisk {
+    fn lock(&self) -> io::Result<DiskLock> {
+        let mut options = OpenOptions::new();
+        let file =
+            options.create(true).truncate(false).write(true).open(self.dir.join(LOCK_FILE))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(DiskLock::new(file))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.retain(|name| name != LOCK_FILE);
+        Ok(names)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).read(true).write(true);
+        Ok(Box::new(RealFile(options.open(self.dir.join(name))?)))
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.dir.join(name))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut file = File::create(self.dir.join(name))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.dir.join(from), self.dir.join(to))?;
+        self.sync_dir()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.dir.join(name))
+    }
+
+    fn path_text(&self, name: &str) -> String {
+        let path = if name.is_empty() { self.dir.clone() } else { self.dir.join(name) };
+        path.display().to_string()
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,182 @@
+//! The frame around everything we keep: what it is, which version, whose, and whether it is whole.
+//!
+//! `kind [4] | version u16 | 0 u16 | cluster [16] | body length u32 | body | masked CRC-32C u32`, little endian.
+//! The checksum covers all that stands before it. Kind comes first so that a stray file is told from a damaged one.
+
+use uuid::Uuid;
+
+/// The newest version of every frame. A frame of an older version is upgraded one step at a time on read.
+pub(crate) const VERSION: u16 = 1;
+
+const HEAD_BYTES: usize = 28;
+const CRC_BYTES: usize = 4;
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Header,
+    Record,
+    Vote,
+    Position,
+    Snapshot,
+    Witness,
+}
+
+impl Kind {
+    fn mark(self) -> [u8; 4] {
+        match self {
+            Self::Header => *b"SFlh",
+            Self::Record => *b"SFlr",
+            Self::Vote => *b"SFlv",
+            Self::Position => *b"SFlp",
+            Self::Snapshot => *b"SFls",
+            Self::Witness => *b"SFlw",
+        }
+    }
+}
+
+/// Why bytes are not a frame of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("it does not begin like one of our files")]
+    Foreign,
+    #[error("format version {found}, known up to {VERSION}")]
+    NewerVersion { found: u16 },
+    #[error("it belongs to cluster {found}, not to {expected}")]
+    OtherCluster { found: Uuid, expected: Uuid },
+    #[error("it ends after {have} of {need} bytes")]
+    Short { have: usize, need: usize },
+    #[error("{extra} bytes follow its end")]
+    Long { extra: usize },
+    #[error("its checksum is {found:08x}, its bytes give {computed:08x}")]
+    Checksum { found: u32, computed: u32 },
+    #[error("{what}")]
+    Malformed { what: String },
+}
+
+/// Frames `body`.
+pub(crate) fn seal(kind: Kind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).expect("callers bound bodies far below 4 GiB");
+    let mut out = Vec::with_capacity(HEAD_BYTES + body.len() + CRC_BYTES);
+    out.extend_from_slice(&kind.mark());
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(cluster.as_bytes());
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(body);
+    let crc = masked_crc(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Takes one whole frame apart; nothing may follow it.
+pub(crate) fn open(
+    kind: Kind,
+    cluster: Option<Uuid>,
+    bytes: &[u8],
+) -> Result<(Uuid, &[u8]), FrameError> {
+    let (found, body, rest) = open_first(kind, cluster, bytes)?;
+    if !rest.is_empty() {
+        return Err(FrameError::Long { extra: rest.len() });
+    }
+    Ok((found, body))
+}
+
+/// Takes the first frame apart; returns its cluster, its body and what follows.
+/// The version is looked at before the checksum, as a newer version may check differently.
+pub(crate) fn open_first(
+    kind: Kind,
+    cluster: Option<Uuid>,
+    bytes: &[u8],
+) -> Result<(Uuid, &[u8], &[u8]), FrameError> {
+    if !bytes.starts_with(&kind.mark()) {
+        return Err(FrameError::Foreign);
+    }
+    let least = HEAD_BYTES + CRC_BYTES;
+    if bytes.len() < least {
+        return Err(FrameError::Short { have: bytes.len(), need: least });
+    }
+    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+    if version > VERSION {
+        return Err(FrameError::NewerVersion { found: version });
+    }
+    let need = least + u32_at(bytes, 24) as usize;
+    if bytes.len() < need {
+        return Err(FrameError::Short { have: bytes.len(), need });
+    }
+    let (frame, rest) = bytes.split_at(need);
+    let (checked, crc) = frame.split_at(need - CRC_BYTES);
+    let (found, computed) = (u32_at(crc, 0), masked_crc(checked));
+    if found != computed {
+        return Err(FrameError::Checksum { found, computed });
+    }
+    let found = Uuid::from_slice(&checked[8..24]).expect("the slice has 16 bytes");
+    if let Some(expected) = cluster.filter(|expected| *expected != found) {
+        return Err(FrameError::OtherCluster { found, expected });
+    }
+    Ok((found, &checked[HEAD_BYTES..], rest))
+}
+
+/// Masked, so that the checksum of bytes which contain their own checksum is not a constant.
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("the slice has 4 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: Uuid = Uuid::from_bytes([7; 16]);
+
+    #[test]
+    fn what_was_sealed_opens() {
+        for body in [&b""[..], b"x", &[0; 4096]] {
+            let frame = seal(Kind::Record, CLUSTER, body);
+            assert_eq!(open(Kind::Record, Some(CLUSTER), &frame), Ok((CLUSTER, body)));
+        }
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let frame = seal(Kind::Record, CLUSTER, b"ab");
+        assert_eq!(&frame[..8], b"SFlr\x01\0\0\0");
+        assert_eq!(&frame[8..24], &[7; 16]);
+        assert_eq!(&frame[24..30], b"\x02\0\0\0ab");
+        assert_eq!(frame.len(), 34);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_seen() {
+        let frame = seal(Kind::Vote, CLUSTER, b"a vote");
+        for bit in 0..frame.len() * 8 {
+            let mut bad = frame.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(Kind::Vote, Some(CLUSTER), &bad).is_err(), "bit {bit}");
+        }
+        for cut in 0..frame.len() {
+            assert!(open(Kind::Vote, Some(CLUSTER), &frame[..cut]).is_err(), "cut {cut}");
+        }
+    }
+
+    #[test]
+    fn zeros_are_not_a_frame() {
+        assert_eq!(open(Kind::Record, None, &[0; 64]), Err(FrameError::Foreign));
+    }
+
+    #[test]
+    fn a_newer_version_and_another_cluster_are_told_apart_from_damage() {
+        let mut newer = seal(Kind::Header, CLUSTER, b"");
+        newer[4] = 2;
+        assert_eq!(open(Kind::Header, None, &newer), Err(FrameError::NewerVersion { found: 2 }));
+        let other = Uuid::from_bytes([8; 16]);
+        let frame = seal(Kind::Header, other, b"");
+        assert_eq!(
+            open(Kind::Header, Some(CLUSTER), &frame),
+            Err(FrameError::OtherCluster { found: other, expected: CLUSTER })
+        );
+    }
+}

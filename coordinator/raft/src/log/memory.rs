@@ -1,0 +1,87 @@
+//! The log in memory, for tests: the plainest thing that meets the contract.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use super::{Change, LogError, LogState, LogStore};
+use crate::record::Record;
+
+/// Copies share the log, as two openings of a file would.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryLog {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Inner {
+    records: Vec<Record>,
+    state: LogState,
+    writes: usize,
+    /// How many more writes succeed.
+    fails_after: Option<usize>,
+}
+
+impl MemoryLog {
+    pub(crate) fn fail_after(&self, writes: usize) {
+        self.inner.lock().unwrap().fails_after = Some(writes);
+    }
+
+    /// How many transactions there were.
+    pub(crate) fn writes(&self) -> usize {
+        self.inner.lock().unwrap().writes
+    }
+}
+
+impl LogStore for MemoryLog {
+    fn state(&self) -> LogState {
+        self.inner.lock().unwrap().state
+    }
+
+    fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        let mut inner = self.inner.lock().unwrap();
+        match &mut inner.fails_after {
+            Some(0) => return Err(LogError::Io(std::io::Error::from_raw_os_error(28))),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let mut next = inner.clone();
+        changes.iter().try_for_each(|change| apply(&mut next, change))?;
+        next.writes += 1;
+        *inner = next;
+        Ok(())
+    }
+
+    fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
+        let inner = self.inner.lock().unwrap();
+        let wanted = inner.records.iter().filter(|record| range.contains(&record.position.index));
+        Ok(wanted.cloned().collect())
+    }
+}
+
+fn apply(inner: &mut Inner, change: &Change) -> Result<(), LogError> {
+    match change {
+        Change::Append(records) => {
+            for record in records {
+                let (expected, found) = (inner.state.next_index(), record.position.index);
+                if expected != found {
+                    return Err(LogError::Gap { expected, found });
+                }
+                inner.records.push(record.clone());
+                inner.state.last = Some(record.position);
+            }
+        }
+        Change::TruncateAfter(kept) => {
+            inner.records.retain(|record| Some(record.position.index) <= *kept);
+            let last = inner.records.last().map(|record| record.position);
+            inner.state.last = last.or(inner.state.purged);
+        }
+        Change::Purge(upto) => {
+            inner.records.retain(|record| record.position.index > upto.index);
+            inner.state.purged = inner.state.purged.max(Some(*upto));
+            inner.state.last = inner.state.last.max(inner.state.purged);
+        }
+        Change::Vote(vote) => inner.state.vote = Some(*vote),
+        Change::Committed(position) => inner.state.committed = Some(*position),
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! What the log drives.
+
+/// A deterministic state machine: its state follows from the commands applied, and nothing else.
+/// The node owns it, applies each index once and in order, and replays the log into it after a restart.
+pub trait Machine: Send + Sync + 'static {
+    /// Applies one command and answers it.
+    /// - `index`: the command's place in the log, strictly increasing, with gaps where the log holds
+    ///   entries of its own. `command`: the bytes that were proposed.
+    /// - Returns the answer for the proposer, refusals included.
+    ///
+    /// Must not fail and must not panic: every replica and every replay would do so again.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
+
+    /// Encodes the whole state, in the machine's own versioned encoding.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// Replaces the state by one that `snapshot` encoded, on this or another node.
+    /// # Errors  [`MachineError`] if the bytes are not a state this machine can read; the node then
+    /// refuses to open.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
+}
+
+/// Why a machine cannot read a snapshot: what, and in which field or version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct MachineError {
+    /// What is wrong with the bytes, in the machine's words.
+    pub message: String,
+}
+
+impl MachineError {
+    /// Makes an error from what is wrong with the bytes.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}

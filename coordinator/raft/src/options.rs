@@ -1,0 +1,111 @@
+//! How a node is set up.
+
+use std::path::PathBuf;
+
+use crate::error::OpenError;
+
+/// How a node is set up; the defaults fit a disk of its own and a local network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeOptions {
+    /// The directory that holds the log and the snapshots, and nothing else. Made if missing.
+    pub dir: PathBuf,
+    /// A name people give to the cluster. It is stamped into the log at bootstrap and must stay.
+    pub cluster_name: String,
+    /// This node's number in the cluster. It is stamped into the log at bootstrap and must stay:
+    /// a node that lost its directory comes back under a new number. Default 1.
+    pub node_id: u64,
+    /// How often a leader sends heartbeats, milliseconds. Default 100.
+    pub heartbeat_ms: u64,
+    /// The shortest silence of a leader after which a follower campaigns, milliseconds. Default 300.
+    pub election_min_ms: u64,
+    /// The longest such silence, milliseconds. Default 600.
+    pub election_max_ms: u64,
+    /// How many entries are committed between two snapshots. The log keeps what is not in the older
+    /// of the last two snapshots. Default 10,000.
+    pub snapshot_every: u64,
+    /// How long `propose` and `linearize` wait, milliseconds. Default 10,000.
+    pub propose_timeout_ms: u64,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::new(),
+            cluster_name: "shardfeed".to_owned(),
+            node_id: 1,
+            heartbeat_ms: 100,
+            election_min_ms: 300,
+            election_max_ms: 600,
+            snapshot_every: 10_000,
+            propose_timeout_ms: 10_000,
+        }
+    }
+}
+
+impl NodeOptions {
+    /// Proves the relations between the options.
+    pub(crate) fn validate(&self) -> Result<(), OpenError> {
+        let refuse = |reason: String| Err(OpenError::Options { reason });
+        if self.dir.as_os_str().is_empty() {
+            return refuse("`dir` is empty; name the directory that keeps the log".to_owned());
+        }
+        if self.cluster_name.is_empty() || self.cluster_name.len() > CLUSTER_NAME_BYTES_MAX {
+            return refuse(format!("`cluster_name` must have 1..={CLUSTER_NAME_BYTES_MAX} bytes"));
+        }
+        if self.node_id == 0 {
+            return refuse("`node_id` is 0; number the nodes from 1".to_owned());
+        }
+        if self.heartbeat_ms == 0 || self.heartbeat_ms * 2 > self.election_min_ms {
+            return refuse(format!(
+                "`heartbeat_ms` is {} and `election_min_ms` is {}; a heartbeat must fit twice",
+                self.heartbeat_ms, self.election_min_ms
+            ));
+        }
+        if self.election_min_ms >= self.election_max_ms {
+            return refuse(format!(
+                "`election_min_ms` is {} and `election_max_ms` is {}; leave room between them",
+                self.election_min_ms, self.election_max_ms
+            ));
+        }
+        if self.snapshot_every == 0 {
+            return refuse(
+                "`snapshot_every` is 0; a log without snapshots grows for ever".to_owned(),
+            );
+        }
+        if self.propose_timeout_ms == 0 {
+            return refuse("`propose_timeout_ms` is 0; nothing is durable in no time".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Enough for a host name; the header stays one page.
+const CLUSTER_NAME_BYTES_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_need_only_a_directory() {
+        let options = NodeOptions { dir: "/data".into(), ..NodeOptions::default() };
+        options.validate().unwrap();
+        assert!(NodeOptions::default().validate().is_err());
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let base = NodeOptions { dir: "/data".into(), ..NodeOptions::default() };
+        for (options, field) in [
+            (NodeOptions { cluster_name: String::new(), ..base.clone() }, "cluster_name"),
+            (NodeOptions { node_id: 0, ..base.clone() }, "node_id"),
+            (NodeOptions { heartbeat_ms: 200, ..base.clone() }, "heartbeat_ms"),
+            (NodeOptions { election_max_ms: 300, ..base.clone() }, "election_max_ms"),
+            (NodeOptions { snapshot_every: 0, ..base.clone() }, "snapshot_every"),
+            (NodeOptions { propose_timeout_ms: 0, ..base }, "propose_timeout_ms"),
+        ] {
+            let message = options.validate().unwrap_err().to_string();
+            assert!(message.contains(field), "{message}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The log in a redb database: one table of entries, one of votes and marks, one writer.
+
+use std::io;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use redb::{
+    Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    WriteTransaction,
+};
+use uuid::Uuid;
+
+use crate::disk::DiskFile;
+use crate::framing::FrameError;
+use crate::log::{Change, LogError, LogState, LogStore};
+use crate::record::{Position, Record, Vote};
+use crate::witness::Witness;
+
+const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");
+const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");
+const HEADER: &str = "header";
+const VOTE: &str = "vote";
+const COMMITTED: &str = "committed";
+const PURGED: &str = "purged";
+const COMMITS: &str = "commits";
+
+/// The log is read once at the start and then appended to: the cache need not hold more than its tail.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// The log of one node in one redb file.
+#[derive(Debug)]
+pub(crate) struct RedbLog {
+    database: Database,
+    cluster: Uuid,
+    state: LogState,
+    /// How many times `write` has succeeded, ever.
+    commits: u64,
+    witness: Witness,
+}
+
+/// Why a file is not a log that can be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RedbLogError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A frame of ours in it is newer, foreign or not whole.
+    #[error("{place}: {source}")]
+    Frame { place: String, source: FrameError },
+    /// It is a redb file, but not of ours.
+    #[error("it is a redb database without our header")]
+    NoHeader,
+}
+
+impl RedbLog {
+    /// Makes a new log in an empty file. Its header is `header`, framed by the caller.
+    pub(crate) fn create(
+        file: Box<dyn DiskFile>,
+        cluster: Uuid,
+        header: &[u8],
+    ) -> Result<(), LogError> {
+        guarded(|| {
+            let database = open_database(file)?;
+            let write = begin(&database)?;
+            write.open_table(ENTRIES).map_err(log_error)?;
+            let mut marks = write.open_table(MARKS).map_err(log_error)?;
+            marks.insert(HEADER, header).map_err(log_error)?;
+            drop(marks);
+            write.commit().map_err(log_error)?;
+            tracing::debug!(%cluster, "log made");
+            Ok(())
+        })
+    }
+
+    /// Opens a log that `create` made: checks every page and every entry, so that what is read later
+    /// is what was written.
+    /// - `header`: takes the header apart and says whose log this is.
+    pub(crate) fn open<H>(
+        file: Box<dyn DiskFile>,
+        witness: Box<dyn DiskFile>,
+        header: impl FnOnce(&[u8]) -> Result<(Uuid, H), FrameError>,
+    ) -> Result<(Self, H), RedbLogError> {
+        let database = guarded(|| open_database(file))?;
+        let bytes = mark(&database, HEADER)?.ok_or(RedbLogError::NoHeader)?;
+        let (cluster, header) = header(&bytes)
+            .map_err(|source| RedbLogError::Frame { place: HEADER.to_owned(), source })?;
+        let state = guarded(|| read_state(&database, cluster))?;
+        let commits = read_commits(&database)?;
+        let witness = Witness::open(witness, cluster, commits)?;
+        Ok((Self { database, cluster, state, commits, witness }, header))
+    }
+}
+
+impl LogStore for RedbLog {
+    fn state(&self) -> LogState {
+        self.state
+    }
+
+    fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        guarded(|| {
+            let (mut state, commits) = (self.state, self.commits + 1);
+            let write = begin(&self.database)?;
+            for change in changes {
+                apply(&write, self.cluster, &mut state, change)?;
+            }
+            put_mark(&write, COMMITS, &commits.to_le_bytes())?;
+            write.commit().map_err(log_error)?;
+            self.witness.note(commits)?;
+            (self.state, self.commits) = (state, commits);
+            Ok(())
+        })
+    }
+
+    fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
+        guarded(|| {
+            let read = self.database.begin_read().map_err(log_error)?;
+            let entries = read.open_table(ENTRIES).map_err(log_error)?;
+            let mut records = Vec::new();
+            for entry in entries.range(range).map_err(log_error)? {
+                let (index, bytes) = entry.map_err(log_error)?;
+                records.push(decode(self.cluster, index.value(), bytes.value())?);
+            }
+            Ok(records)
+        })
+    }
+}
+
+/// Every transaction is synced before it returns.
+fn begin(database: &Database) -> Result<WriteTransaction, LogError> {
+    let mut write = database.begin_write().map_err(log_error)?;
+    write.set_durability(Durability::Immediate).map_err(|e| LogError::Io(io::Error::other(e)))?;
+    Ok(write)
+}
+
+fn open_database(file: Box<dyn DiskFile>) -> Result<Database, LogError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    builder.create_with_backend(Backend(file)).map_err(log_error)
+}
+
+fn apply(
+    write: &WriteTransaction,
+    cluster: Uuid,
+    state: &mut LogState,
+    change: &Change,
+) -> Result<(), LogError> {
+    match change {
+        Change::Append(records) => append(write, cluster, state, records),
+        Change::TruncateAfter(kept) => truncate(write, cluster, state, *kept),
+        Change::Purge(position) => purge(write, cluster, state, *position),
+        Change::Vote(vote) => {
+            state.vote = Some(*vote);
+            put_mark(write, VOTE, &vote.encode(cluster))
+        }
+        Change::Committed(position) => {
+            state.committed = Some(*position);
+            put_mark(write, COMMITTED, &position.encode(cluster))
+        }
+    }
+}
+
+fn append(
+    write: &WriteTransaction,
+    cluster: Uuid,
+    state: &mut LogState,
+    records: &[Record],
+) -> Result<(), LogError> {
+    let mut entries = write.open_table(ENTRIES).map_err(log_error)?;
+    for record in records {
+        let (expected, found) = (state.next_index(), record.position.index);
+        if expected != found {
+            return Err(LogError::Gap { expected, found });
+        }
+        entries.insert(found, record.encode(cluster).as_slice()).map_err(log_error)?;
+        state.last = Some(record.position);
+    }
+    Ok(())
+}
+
+fn truncate(
+    write: &WriteTransaction,
+    cluster: Uuid,
+    state: &mut LogState,
+    kept: Option<u64>,
+) -> Result<(), LogError> {
+    let from = kept.map_or(0, |index| index + 1);
+    if from >= state.next_index() {
+        return Ok(());
+    }
+    let mut entries = write.open_table(ENTRIES).map_err(log_error)?;
+    entries.retain_in(from.., |_, _| false).map_err(log_error)?;
+    state.last = match entries.last().map_err(log_error)? {
+        Some((index, bytes)) => Some(decode(cluster, index.value(), bytes.value())?.position),
+        None => state.purged,
+    };
+    Ok(())
+}
+
+fn purge(
+    write: &WriteTransaction,
+    cluster: Uuid,
+    state: &mut LogState,
+    upto: Position,
+) -> Result<(), LogError> {
+    if state.purged.is_some_and(|purged| purged.index >= upto.index) {
+        return Ok(());
+    }
+    let mut entries = write.open_table(ENTRIES).map_err(log_error)?;
+    entries.retain_in(..=upto.index, |_, _| false).map_err(log_error)?;
+    state.purged = Some(upto);
+    if state.last.is_none_or(|last| last.index <= upto.index) {
+        state.last = Some(upto);
+    }
+    put_mark(write, PURGED, &upto.encode(cluster))
+}
+
+fn put_mark(write: &WriteTransaction, name: &str, bytes: &[u8]) -> Result<(), LogError> {
+    let mut marks = write.open_table(MARKS).map_err(log_error)?;
+    marks.insert(name, bytes).map_err(log_error)?;
+    Ok(())
+}
+
+fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>, LogError> {
+    guarded(|| {
+        let read = database.begin_read().map_err(log_error)?;
+        let marks = match read.open_table(MARKS) {
+            Ok(marks) => marks,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(other) => return Err(log_error(other)),
+        };
+        let bytes = marks.get(name).map_err(log_error)?;
+        Ok(bytes.map(|bytes| bytes.value().to_vec()))
+    })
+}
+
+/// Reads the marks and every entry; a hole, a falling term or a bad checksum is damage.
+fn read_state(database: &Database, cluster: Uuid) -> Result<LogState, LogError> {
+    let framed = |name: &'static str| {
+        move |e: FrameError| LogError::Corrupt { place: format!("`{name}`"), reason: e.to_string() }
+    };
+    let position = |name| match mark(database, name)? {
+        Some(bytes) => Position::decode(cluster, &bytes).map(Some).map_err(framed(name)),
+        None => Ok(None),
+    };
+    let vote = mark(database, VOTE)?;
+    let vote = vote.map(|bytes| Vote::decode(cluster, &bytes)).transpose().map_err(framed(VOTE))?;
+    let (purged, committed) = (position(PURGED)?, position(COMMITTED)?);
+    let mut state = LogState { purged, last: purged, vote, committed };
+    let read = database.begin_read().map_err(log_error)?;
+    let entries = read.open_table(ENTRIES).map_err(log_error)?;
+    for entry in entries.iter().map_err(log_error)? {
+        let (index, bytes) = entry.map_err(log_error)?;
+        let found = decode(cluster, index.value(), bytes.value())?.position;
+        let expected = state.next_index();
+        let falls = state.last.is_some_and(|last| last.term > found.term);
+        if found.index != expected || falls {
+            let reason = format!("{found:?} follows {:?}", state.last);
+            return Err(LogError::Corrupt { place: format!("entry {expected}"), reason });
+        }
+        state.last = Some(found);
+    }
+    Ok(state)
+}
+
+fn read_commits(database: &Database) -> Result<u64, LogError> {
+    let Some(bytes) = mark(database, COMMITS)? else { return Ok(0) };
+    let bytes = bytes.try_into().map_err(|_| LogError::Corrupt {
+        place: format!("`{COMMITS}`"),
+        reason: "it is not a number".to_owned(),
+    })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record, LogError> {
+    let place = || format!("entry {index}");
+    let record = Record::decode(cluster, bytes).map_err(|error| match error {
+        FrameError::NewerVersion { found } => LogError::NewerFormat { found },
+        other => LogError::Corrupt { place: place(), reason: other.to_string() },
+    })?;
+    if record.position.index != index {
+        let reason = format!("it is entry {} by its own bytes", record.position.index);
+        return Err(LogError::Corrupt { place: place(), reason });
+    }
+    Ok(record)
+}
+
+/// redb asserts its own structure; on a damaged file that is a panic, and for us it is damage.
+fn guarded<T>(work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        Err(LogError::Corrupt { place: "its pages".to_owned(), reason: said.to_owned() })
+    })
+}
+
+fn log_error(error: impl Into<redb::Error>) -> LogError {
+    match error.into() {
+        redb::Error::Io(source) => LogError::Io(source),
+        redb::Error::Corrupted(reason) => {
+            LogError::Corrupt { place: "its pages".to_owned(), reason }
+        }
+        other => LogError::Io(io::Error::other(other.to_string())),
+    }
+}
+
+/// Our file as redb's storage. The node's own lock keeps others out.
+#[derive(Debug)]
+struct Backend(Box<dyn DiskFile>);
+
+impl StorageBackend for Backend {
+    fn len(&self) -> Result<u64, io::Error> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        self.0.read_at(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        self.0.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        self.0.write_at(offset, data)
+    }
+}

@@ -1,0 +1,99 @@
+//! What the tests share: a machine that remembers everything, and a disk that fails on purpose.
+#![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
+
+mod faulty;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError};
+
+pub use faulty::{Fault, FaultyDisk};
+
+/// Remembers every command in order and answers with how many there were.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Ledger {
+    pub applied: Vec<(u64, Vec<u8>)>,
+}
+
+impl Ledger {
+    pub fn commands(&self) -> Vec<String> {
+        let text = |command: &Vec<u8>| String::from_utf8_lossy(command).into_owned();
+        self.applied.iter().map(|(_, command)| text(command)).collect()
+    }
+}
+
+impl Machine for Ledger {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+        if let Some((last, _)) = self.applied.last() {
+            assert!(*last < index, "index {index} after {last}");
+        }
+        if command == b"panic" {
+            panic!("told to");
+        }
+        self.applied.push((index, command.to_vec()));
+        self.applied.len().to_string().into_bytes()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (index, command) in &self.applied {
+            out.extend_from_slice(&index.to_le_bytes());
+            out.extend_from_slice(&(command.len() as u64).to_le_bytes());
+            out.extend_from_slice(command);
+        }
+        out
+    }
+
+    fn restore(&mut self, mut snapshot: &[u8]) -> Result<(), MachineError> {
+        let mut applied = Vec::new();
+        while !snapshot.is_empty() {
+            let cut = || MachineError::new("the ledger is cut off");
+            let (head, rest) = snapshot.split_at_checked(16).ok_or_else(cut)?;
+            let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
+            let (command, rest) = rest.split_at_checked(number(8) as usize).ok_or_else(cut)?;
+            applied.push((number(0), command.to_vec()));
+            snapshot = rest;
+        }
+        self.applied = applied;
+        Ok(())
+    }
+}
+
+pub fn options(dir: &Path) -> NodeOptions {
+    NodeOptions { dir: dir.to_owned(), ..NodeOptions::default() }
+}
+
+/// Options for a disk that is no directory.
+pub fn options_on_disk() -> NodeOptions {
+    NodeOptions { dir: "faulty:".into(), ..NodeOptions::default() }
+}
+
+pub async fn open_on(disk: &FaultyDisk, options: &NodeOptions) -> Result<Node<Ledger>, OpenError> {
+    Node::open_on(Arc::new(disk.clone()), options.clone(), Ledger::default()).await
+}
+
+pub async fn open(options: &NodeOptions) -> Node<Ledger> {
+    Node::open(options.clone(), Ledger::default()).await.unwrap()
+}
+
+pub async fn propose(node: &Node<Ledger>, from: usize, to: usize) {
+    for number in from..to {
+        let applied = node.propose(number.to_string().into_bytes()).await.unwrap();
+        assert_eq!(applied.answer, (number + 1).to_string().into_bytes());
+    }
+}
+
+pub fn numbers(to: usize) -> Vec<String> {
+    (0..to).map(|number| number.to_string()).collect()
+}
+
+/// Waits until `holds`, and fails with what was waited for.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,165 @@
+//! What was acknowledged is there after a restart, and one node has the directory.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Instant;
+
+use common::{Ledger, numbers, open, options, propose, until};
+use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_there_after_each_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let mut cluster_id = None;
+    for round in 0..4 {
+        let begun = Instant::now();
+        let node = open(&options).await;
+        assert_eq!(node.read(Ledger::commands), numbers(round * 25));
+        propose(&node, round * 25, round * 25 + 1).await;
+        assert!(begun.elapsed().as_secs() < 5, "a single member took {:?}", begun.elapsed());
+        propose(&node, round * 25 + 1, (round + 1) * 25).await;
+        let id = node.cluster_id().to_owned();
+        assert_eq!(*cluster_id.get_or_insert(id.clone()), id);
+        let status = node.status();
+        assert!(status.is_leader && status.leader == Some(1) && status.fatal.is_none());
+        assert_eq!(status.term, round as u64 + 1);
+        node.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_proposers_each_get_their_own_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let node = open(&options).await;
+    let mut proposers = tokio::task::JoinSet::new();
+    for proposer in 0..64 {
+        let node = node.clone();
+        proposers.spawn(async move {
+            let mut mine = Vec::new();
+            for number in 0..20 {
+                let command = format!("{proposer}/{number}");
+                let applied = node.propose(command.clone().into_bytes()).await.unwrap();
+                mine.push((applied.index, command.into_bytes()));
+            }
+            mine
+        });
+    }
+    let mut acknowledged = proposers.join_all().await.concat();
+    acknowledged.sort();
+    assert_eq!(acknowledged.len(), 64 * 20);
+    assert_eq!(node.read(|ledger| ledger.applied.clone()), acknowledged);
+    node.shutdown().await;
+    let node = open(&options).await;
+    assert_eq!(node.read(|ledger| ledger.applied.clone()), acknowledged);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_take_the_place_of_old_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = NodeOptions { snapshot_every: 50, ..options(dir.path()) };
+    let node = open(&options).await;
+    propose(&node, 0, 120).await;
+    // Two snapshots are kept, and the log begins after the older one.
+    until("two snapshots, and a log that forgot", || node.status().purged.is_some()).await;
+    propose(&node, 120, 300).await;
+    let covered = node.snapshot_now().await.unwrap();
+    let status = node.status();
+    assert_eq!(status.snapshot, Some(covered));
+    assert!(covered >= 300 && status.purged < status.snapshot, "{status:?}");
+    let live = node.read(Clone::clone);
+    propose(&node, 300, 310).await;
+    node.shutdown().await;
+
+    assert_eq!(snapshot_names(dir.path()).len(), 2);
+    let node = open(&options).await;
+    assert_eq!(node.read(Ledger::commands), numbers(310));
+    assert_eq!(node.read(|ledger| ledger.applied[..300].to_vec()), live.applied);
+    propose(&node, 310, 320).await;
+    node.shutdown().await;
+}
+
+/// The state restored from a snapshot and the log's tail equals the one replayed from the whole log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore_equals_replay() {
+    let mut states = Vec::new();
+    for snapshot_every in [7, 1_000_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = NodeOptions { snapshot_every, ..options(dir.path()) };
+        let node = open(&options).await;
+        propose(&node, 0, 100).await;
+        node.shutdown().await;
+        assert_eq!(snapshot_names(dir.path()).is_empty(), snapshot_every > 100);
+        let node = open(&options).await;
+        states.push(node.read(shardfeed_raft::Machine::snapshot));
+        node.shutdown().await;
+    }
+    assert!(!states[0].is_empty());
+    assert_eq!(states[0], states[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_has_one_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let node = open(&options).await;
+    let error = Node::open(options.clone(), Ledger::default()).await.unwrap_err();
+    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
+    propose(&node, 0, 1).await;
+    node.shutdown().await;
+    open(&options).await.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_shutdown_every_handle_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = open(&options(dir.path())).await;
+    let other = node.clone();
+    node.shutdown().await;
+    assert_eq!(other.propose(b"late".to_vec()).await, Err(ProposeError::ShuttingDown));
+    assert_eq!(other.linearize().await, Err(ProposeError::ShuttingDown));
+    assert_eq!(other.status().fatal, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_directories_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = options(dir.path());
+    open(&base).await.shutdown().await;
+    let other_name = NodeOptions { cluster_name: "other".to_owned(), ..base.clone() };
+    let other_node = NodeOptions { node_id: 2, ..base.clone() };
+    for wrong in [other_name, other_node] {
+        let error = Node::open(wrong, Ledger::default()).await.unwrap_err();
+        assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+    }
+    open(&base).await.shutdown().await;
+
+    let stray = tempfile::tempdir().unwrap();
+    std::fs::write(stray.path().join("thesis.tex"), "").unwrap();
+    let error = Node::open(options(stray.path()), Ledger::default()).await.unwrap_err();
+    assert!(error.to_string().contains("thesis.tex"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_panics_stops_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = open(&options(dir.path())).await;
+    propose(&node, 0, 3).await;
+    for command in ["panic", "more"] {
+        let error = node.propose(command.as_bytes().to_vec()).await.unwrap_err();
+        assert!(matches!(error, ProposeError::Stopped { .. }), "{error}");
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+    assert!(node.status().fatal.is_some());
+    node.shutdown().await;
+}
+
+fn snapshot_names(dir: &std::path::Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".snap")).collect()
+}

@@ -1,0 +1,196 @@
+//! What a command comes to.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{Difference, Digest, Segment};
+
+use crate::command::{Fencing, SessionId};
+
+/// What a command that was carried out comes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Nothing more to say.
+    Done,
+    /// A session began.
+    Joined {
+        /// The session.
+        session: SessionId,
+    },
+    /// Parts to list or scan, at most as many as asked for; empty: there is nothing to do.
+    Scans(Vec<ScanTask>),
+    /// A rank stands.
+    Started(Started),
+}
+
+/// A part of a dataset to list or to scan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanTask {
+    /// The dataset.
+    pub dataset: String,
+    /// Its lease.
+    pub fencing: Fencing,
+    /// How its files are compressed.
+    pub compression: String,
+    /// What to do.
+    pub work: ScanWork,
+}
+
+/// What to do of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScanWork {
+    /// Find its files.
+    List {
+        /// Patterns.
+        patterns: Vec<String>,
+    },
+    /// Scan a part of its files.
+    Scan {
+        /// Folder that paths are relative to.
+        root: String,
+        /// Which part.
+        part: u64,
+        /// Chunk that lists them.
+        chunk: Digest,
+    },
+}
+
+/// Where a rank stands after a start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// Its generation.
+    pub generation: u64,
+    /// Its lease's token.
+    pub fencing: Fencing,
+    /// Run that it belongs to.
+    pub run: String,
+    /// Epoch that it stands in.
+    pub epoch: u64,
+    /// Segments with which that epoch began, or goes on where the generation started.
+    pub segments: Vec<Segment>,
+}
+
+/// Why a command was refused. The state is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// No such thing.
+    #[error("there is no {what} `{name}`")]
+    NotFound {
+        /// What kind of thing.
+        what: String,
+        /// Its name.
+        name: String,
+    },
+    /// The name stands for something else.
+    #[error(
+        "job `{name}` exists with another identity: {}; use another name, or the same values",
+        describe(.differences)
+    )]
+    OtherIdentity {
+        /// Name of the job.
+        name: String,
+        /// The registered one on the left, the asked one on the right.
+        differences: Vec<Difference>,
+    },
+    /// The dataset's name stands for other files.
+    #[error("dataset `{name}` exists with other {field}: {known}; use another name")]
+    OtherDataset {
+        /// Its name.
+        name: String,
+        /// `patterns`, `compression` or `content`.
+        field: String,
+        /// What is registered.
+        known: String,
+    },
+    /// Another rank of the same run started from another position.
+    #[error(
+        "rank {rank} of job `{job}` starts at epoch {epoch} step {step}, but run `{run}` was \
+         started by rank {by_rank} at epoch {by_epoch} step {by_step}; load the same state on every rank"
+    )]
+    Conflict {
+        /// The job.
+        job: String,
+        /// The run.
+        run: String,
+        /// The rank that is refused.
+        rank: u64,
+        /// Where it wants to start.
+        epoch: u64,
+        /// Where it wants to start.
+        step: u64,
+        /// The rank that came first.
+        by_rank: u64,
+        /// Where the run began.
+        by_epoch: u64,
+        /// Where the run began.
+        by_step: u64,
+    },
+    /// Ranks of one run disagree about a number.
+    #[error(
+        "rank {rank} of job `{job}` has {name}={value}, but run `{run}` was started with \
+         {name}={known}; start every rank with the same value"
+    )]
+    Disagree {
+        /// The job.
+        job: String,
+        /// The run.
+        run: String,
+        /// The rank that is refused.
+        rank: u64,
+        /// `world_size`, `lanes`, `global batch`, `segments` or `limit`; boxed, as refusals shall
+        /// be small.
+        name: Box<str>,
+        /// Its value.
+        value: String,
+        /// The run's.
+        known: String,
+    },
+    /// A later generation took over.
+    #[error(
+        "generation {generation} of job `{job}` ended: rank {by_rank} started again at epoch \
+         {by_epoch} step {by_step} as generation {by}; restart this rank from the same state"
+    )]
+    Superseded {
+        /// The job.
+        job: String,
+        /// The generation that ended.
+        generation: u64,
+        /// The one that took over.
+        by: u64,
+        /// The rank that opened it.
+        by_rank: u64,
+        /// Where it began.
+        by_epoch: u64,
+        /// Where it began.
+        by_step: u64,
+    },
+    /// The session or lease is no longer the current one.
+    #[error("{what} {fencing} is no longer valid: {reason}")]
+    Fenced {
+        /// `session`, `lease` or `scan`.
+        what: String,
+        /// The stale token.
+        fencing: Fencing,
+        /// Why.
+        reason: String,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A bound of the state is reached.
+    #[error("{what}: at most {most}; {hint}")]
+    Full {
+        /// What there are too many of.
+        what: String,
+        /// The bound.
+        most: u64,
+        /// What to do.
+        hint: String,
+    },
+}
+
+fn describe(differences: &[Difference]) -> String {
+    let one = |d: &Difference| format!("{} is {} there and {} here", d.field, d.left, d.right);
+    differences.iter().map(one).collect::<Vec<_>>().join(", ")
+}

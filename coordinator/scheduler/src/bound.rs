@@ -1,0 +1,110 @@
+//! What the state may hold at most, and why.
+
+use crate::answer::Refusal;
+
+/// Bytes of a name at most: it stands in tables, file names and every lease.
+pub const NAME_BYTES_MAX: usize = 200;
+
+/// Bytes of a free text at most, as a failure's message or a list of operators.
+pub const TEXT_BYTES_MAX: usize = 4_096;
+
+/// Jobs at most: ten times what a team registers in a year; each is a few kilobytes.
+pub const JOBS_MAX: usize = 10_000;
+
+/// Datasets at most: as jobs.
+pub const DATASETS_MAX: usize = 10_000;
+
+/// Live sessions at most: ten workers for each of 10,000 ranks.
+pub const SESSIONS_MAX: usize = 100_000;
+
+/// Ended sessions that are remembered: the last screens of `shardfeed worker list --all`.
+pub const SESSIONS_ENDED_KEPT: usize = 1_000;
+
+/// Requests whose answers are remembered: 166 a second for [`REQUEST_AGE_MS`].
+pub const REQUESTS_KEPT: usize = 100_000;
+
+/// How long an answer is remembered: no client repeats a request for longer.
+pub const REQUEST_AGE_MS: u64 = 600_000;
+
+/// Bytes of remembered answers at most, as JSON: some hold a number for each rank.
+pub const ANSWERS_BYTES_MAX: u64 = 64 << 20;
+
+/// Patterns of a dataset at most; each may match any number of files.
+pub const PATTERNS_MAX: usize = 1_000;
+
+/// Parts of a dataset at most: 60 million files, in chunks of 1 MiB.
+pub const PARTS_MAX: usize = 16_384;
+
+/// Parts of all datasets at most: about 300 bytes each.
+pub const PARTS_TOTAL_MAX: u64 = 1_000_000;
+
+/// Parts that one command takes at most: more only wait in the worker, and die with it.
+pub const SCANS_TAKEN_MAX: u32 = 256;
+
+/// Generations of a job that are kept besides the current one: for history, and to tell their
+/// ranks what took over.
+pub const GENERATIONS_KEPT: usize = 64;
+
+/// Ranks in those generations at most, so that 64 restarts of 10,000 ranks stay small.
+pub const RANKS_KEPT: u64 = 20_000;
+
+/// Ranks in all generations at most: about 400 bytes each.
+pub const RANKS_TOTAL_MAX: u64 = 2_000_000;
+
+/// Runs of a job that are remembered, so that a late rank of an earlier run is not a new one.
+pub const RUNS_KEPT: usize = 1_000;
+
+/// Sealed epochs of a job that are kept, for history.
+pub const SEALED_KEPT: usize = 16;
+
+/// Epochs of a generation whose beginning is remembered until they are sealed.
+pub const EPOCHS_BEGUN_KEPT: usize = 64;
+
+/// Generations are numbered up to this by tokens; the ones after it could not be counted on.
+pub const GENERATION_MAX: u64 = 1 << 62;
+
+/// Steps of an epoch are numbered up to this.
+pub const STEP_MAX: u64 = 1 << 62;
+
+/// Refuses a name that is empty, long or not printable.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+    let length = name.len();
+    let reason = if name.is_empty() {
+        "is empty".to_owned()
+    } else if length > NAME_BYTES_MAX {
+        format!("has {length} bytes; at most {NAME_BYTES_MAX} are allowed")
+    } else if name.chars().any(char::is_control) {
+        format!("{name:?} has characters that cannot be printed")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Invalid(format!("{what} {reason}")))
+}
+
+/// As [`check_name`], but may be empty.
+pub(crate) fn check_label(what: &str, label: &str) -> Result<(), Refusal> {
+    if label.is_empty() { Ok(()) } else { check_name(what, label) }
+}
+
+/// Refuses a text that is longer than `most` bytes.
+pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
+    let length = text.len();
+    if length <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!("{what} has {length} bytes; at most {TEXT_BYTES_MAX} are allowed");
+    Err(Refusal::Invalid(reason))
+}
+
+/// The text, cut to [`TEXT_BYTES_MAX`] at a character's border.
+pub(crate) fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
+}
+
+/// Refuses one more than there may be.
+pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result<(), Refusal> {
+    if held < most {
+        return Ok(());
+    }
+    Err(Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() })
+}

@@ -1,0 +1,419 @@
+//! What may change the state. Everything that a command needs is in it: time, ids and names are
+//! chosen by whoever proposes it.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{ContentDigest, Digest, Intent, JobIdentity};
+
+/// A worker's session: the log index of the command that began it.
+pub type SessionId = u64;
+
+/// The right to serve one rank, or to scan one part of a dataset: the log index of the grant.
+pub type Fencing = u64;
+
+/// One change of the replicated state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Chosen by the caller; the same one again gets the first answer. Empty: not kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+    /// Who asks.
+    pub principal: String,
+    /// The proposer's clock, Unix ms.
+    pub now_ms: u64,
+    /// What shall change.
+    pub change: Change,
+}
+
+/// The changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A worker begins a session.
+    JoinSession(JoinSession),
+    /// A worker ends its session; its leases and scans are free at once.
+    LeaveSession {
+        /// The session.
+        session: SessionId,
+    },
+    /// Sessions were not renewed in time; proposed by the leader's timer.
+    ExpireSessions {
+        /// The sessions; those that are gone already are passed over.
+        sessions: Vec<SessionId>,
+    },
+    /// A dataset is named; it is listed and scanned by workers before it is ready.
+    AddDataset(AddDataset),
+    /// A worker asks for parts of datasets to list or scan.
+    TakeScans {
+        /// Its session.
+        session: SessionId,
+        /// Parts at most.
+        most: u32,
+    },
+    /// The files of a dataset were found.
+    ReportListing(ReportListing),
+    /// A part of a dataset was scanned.
+    ReportScan(ReportScan),
+    /// A part of a dataset cannot be listed or scanned; the dataset has failed.
+    FailScan(FailScan),
+    /// All parts were scanned and put together; proposed by the leader, which has read them.
+    FinishDataset(FinishDataset),
+    /// The parts cannot be put together; proposed by the leader.
+    FailDataset(FailDataset),
+    /// A job is named.
+    RegisterJob(RegisterJob),
+    /// A trainer's rank starts, moves or comes back.
+    StartRank(StartRank),
+    /// A trainer is done with its rank.
+    EndRank {
+        /// Its lease.
+        lease: LeaseRef,
+    },
+    /// First steps not consumed, as workers told since the last such command.
+    Report {
+        /// For each lease at most one.
+        cursors: Vec<CursorReport>,
+    },
+}
+
+/// See [`Change::JoinSession`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinSession {
+    /// Name of the worker; a later session of the same name and another incarnation ends the
+    /// earlier one.
+    pub worker: String,
+    /// Host that it runs on.
+    pub host: String,
+    /// One start of its process.
+    pub incarnation: String,
+    /// Version of its software.
+    pub version: String,
+    /// Whether it lives in a trainer's process.
+    pub in_process: bool,
+    /// How long it lives without renewal.
+    pub ttl_ms: u64,
+    /// Path of its trainer socket, for people; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub endpoint: String,
+}
+
+/// See [`Change::AddDataset`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddDataset {
+    /// Its name.
+    pub name: String,
+    /// Patterns of its files, absolute.
+    pub patterns: Vec<String>,
+    /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
+    pub compression: String,
+}
+
+/// Where a listing or a part of it is kept: a chunk by its digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Digest of the chunk that holds it.
+    pub chunk: Digest,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+/// See [`Change::ReportListing`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportListing {
+    /// The reporter's session.
+    pub session: SessionId,
+    /// The dataset.
+    pub dataset: String,
+    /// The scan's lease.
+    pub fencing: Fencing,
+    /// Folder that its paths are relative to.
+    pub root: String,
+    /// Its files in manifest order, cut into parts.
+    pub parts: Vec<Part>,
+}
+
+/// See [`Change::ReportScan`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportScan {
+    /// The reporter's session.
+    pub session: SessionId,
+    /// The dataset.
+    pub dataset: String,
+    /// Which part of its listing.
+    pub part: u64,
+    /// The scan's lease.
+    pub fencing: Fencing,
+    /// Digest of the chunk that holds what was found.
+    pub chunk: Digest,
+    /// Records found.
+    pub records: u64,
+}
+
+/// See [`Change::FailScan`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailScan {
+    /// The reporter's session.
+    pub session: SessionId,
+    /// The dataset.
+    pub dataset: String,
+    /// The scan's lease.
+    pub fencing: Fencing,
+    /// What is wrong.
+    pub failure: Failure,
+}
+
+/// Why a dataset cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Name of the error's kind, as on the wire.
+    pub kind: String,
+    /// What is wrong, and what to do.
+    pub message: String,
+    /// File, if one is to blame.
+    pub file: Option<String>,
+    /// Offset in the uncompressed file, in bytes.
+    pub offset: Option<u64>,
+    /// Ordinal of the record.
+    pub ordinal: Option<u64>,
+}
+
+/// See [`Change::FinishDataset`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishDataset {
+    /// The dataset.
+    pub dataset: String,
+    /// Its attempt: counts how often it was added.
+    pub attempt: u64,
+    /// Its content.
+    pub content: ContentDigest,
+    /// Shards.
+    pub shards: u64,
+    /// Records.
+    pub records: u64,
+}
+
+/// See [`Change::FailDataset`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailDataset {
+    /// The dataset.
+    pub dataset: String,
+    /// Its attempt: counts how often it was added.
+    pub attempt: u64,
+    /// What is wrong.
+    pub failure: Failure,
+}
+
+/// See [`Change::RegisterJob`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterJob {
+    /// Its name.
+    pub name: String,
+    /// What fixes its order.
+    pub identity: JobIdentity,
+    /// Dataset of the same content that it reads; empty in one process, where it has no name.
+    pub dataset: String,
+}
+
+/// See [`Change::StartRank`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRank {
+    /// The job.
+    pub job: String,
+    /// The start of the ranks that this one belongs to, as the launcher names it.
+    pub run: Option<String>,
+    /// Data-parallel rank.
+    pub rank: u64,
+    /// Data-parallel ranks.
+    pub world_size: u64,
+    /// Slots of an epoch that exist at most.
+    pub limit: Option<u64>,
+    /// Session of the worker that serves it.
+    pub session: SessionId,
+    /// One loader of one process: the same one may come back.
+    pub trainer: String,
+    /// Where from.
+    pub intent: Intent,
+}
+
+/// A lease by what it is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeaseRef {
+    /// The job.
+    pub job: String,
+    /// The generation.
+    pub generation: u64,
+    /// The rank.
+    pub rank: u64,
+    /// The token.
+    pub fencing: Fencing,
+}
+
+/// How far a rank is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorReport {
+    /// Its lease.
+    pub lease: LeaseRef,
+    /// Epoch of the first step that it has not consumed.
+    pub epoch: u64,
+    /// That step of the epoch.
+    pub step: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use shardfeed_plan::Tail;
+
+    use super::*;
+    use crate::fixture::{Fixture, add, first_of_two, from, join, register};
+
+    #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
+    fn check(command: &Command, json: Expect) {
+        let text = serde_json::to_string_pretty(command).unwrap();
+        json.assert_eq(&text);
+        assert_eq!(serde_json::from_str::<Command>(&text).unwrap(), *command);
+    }
+
+    #[test]
+    fn the_log_reads_as_it_was_written() {
+        let fixture = Fixture { now_ms: 7, ..Fixture::default() };
+        let start = StartRank { intent: from(1, 2, 3), ..first_of_two(5) };
+        let request_id = "q".to_owned();
+        check(
+            &Command { request_id, ..fixture.command(Change::StartRank(start)) },
+            expect![[r#"
+            {
+              "request_id": "q",
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "start_rank": {
+                  "job": "train",
+                  "run": "r1",
+                  "rank": 0,
+                  "world_size": 2,
+                  "limit": null,
+                  "session": 5,
+                  "trainer": "t",
+                  "intent": {
+                    "start": {
+                      "token_generation": 1,
+                      "epoch": 2,
+                      "segments": [
+                        [
+                          2,
+                          8,
+                          3
+                        ]
+                      ]
+                    }
+                  }
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(Change::JoinSession(join("w", "i"))),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "join_session": {
+                  "worker": "w",
+                  "host": "h",
+                  "incarnation": "i",
+                  "version": "0.1.0",
+                  "in_process": false,
+                  "ttl_ms": 10000
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(Change::LeaveSession { session: 3 }),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "leave_session": {
+                  "session": 3
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(add()),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "add_dataset": {
+                  "name": "images",
+                  "patterns": [
+                    "/data/*.tfrecord"
+                  ],
+                  "compression": "auto"
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(register(Tail::Pad)),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "register_job": {
+                  "name": "train",
+                  "identity": {
+                    "shuffle": {
+                      "content": "0707070707070707070707070707070707070707070707070707070707070707",
+                      "seed": 1,
+                      "enabled": true,
+                      "window": 10,
+                      "interleave": 4,
+                      "block_length": 1
+                    },
+                    "lanes": 2,
+                    "tail": "pad",
+                    "operators": "",
+                    "decoder": "none"
+                  },
+                  "dataset": "images"
+                }
+              }
+            }"#]],
+        );
+        let lease = LeaseRef { job: "j".to_owned(), generation: 1, rank: 2, fencing: 3 };
+        let cursors = vec![CursorReport { lease, epoch: 4, step: 5 }];
+        check(
+            &fixture.command(Change::Report { cursors }),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "report": {
+                  "cursors": [
+                    {
+                      "lease": {
+                        "job": "j",
+                        "generation": 1,
+                        "rank": 2,
+                        "fencing": 3
+                      },
+                      "epoch": 4,
+                      "step": 5
+                    }
+                  ]
+                }
+              }
+            }"#]],
+        );
+    }
+}

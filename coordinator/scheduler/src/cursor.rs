@@ -1,0 +1,285 @@
+//! How far ranks are: reports, and the token that all of them have passed.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{EPOCH_MAX, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::{SEALED_KEPT, STEP_MAX};
+use crate::command::CursorReport;
+use crate::job::Job;
+use crate::origin::at_step;
+use crate::state::{Moment, State};
+
+/// The first step that a rank has not consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RankCursor {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The step of the epoch.
+    pub step: u64,
+}
+
+/// An epoch that every rank of a generation has left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedEpoch {
+    /// The epoch.
+    pub epoch: u64,
+    /// The generation that finished it.
+    pub generation: u64,
+    /// When its first rank began it in that generation, as far as reported, Unix ms.
+    pub began_ms: u64,
+    /// When its last rank left it, Unix ms.
+    pub sealed_ms: u64,
+}
+
+impl RankCursor {
+    /// Whether there can be such a step.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.epoch <= EPOCH_MAX && self.step <= STEP_MAX
+    }
+}
+
+impl State {
+    /// The first step that a rank has not consumed, as far as reported; `None` if it never joined
+    /// that generation, or is forgotten.
+    pub fn live_cursor(&self, job: &str, generation: u64, rank: u64) -> Option<RankCursor> {
+        Some(self.job(job)?.generations.get(&generation)?.ranks.get(&rank)?.cursor)
+    }
+
+    /// The token of the first step that some rank of the current generation has not consumed;
+    /// ranks that have not joined stand at its origin. `None` if the job has not started.
+    ///
+    /// # Errors  `NotFound`; `Invalid` with `tail="uneven"`, where each token speaks for one rank.
+    pub fn latest_token(&self, job: &str) -> Result<Option<Token>, Refusal> {
+        let job = self.jobs.get(job)?;
+        if job.identity.tail == Tail::Uneven {
+            return Err(Refusal::Invalid(format!(
+                "with tail=\"uneven\" a token speaks for one rank, so job `{}` has no latest one; \
+                 pass the tokens of all ranks as a list",
+                job.name
+            )));
+        }
+        Ok(job.current().and_then(|current| {
+            let RankCursor { epoch, step } = current.cursor();
+            Some(Token {
+                format: TOKEN_FORMAT,
+                order: ORDER_VERSION,
+                job: job.identity.digest(),
+                checks: job.identity.field_checks(),
+                lanes: job.identity.lanes,
+                epoch,
+                generation: current.number,
+                segments: at_step(current.segments_of(epoch)?, step),
+                speaks_for: None,
+            })
+        }))
+    }
+
+    pub(crate) fn report(&mut self, moment: Moment, cursors: &[CursorReport]) -> Answer {
+        for report in cursors {
+            if let Some(job) = self.jobs.by_name.get_mut(&report.lease.job) {
+                job.report(moment, report);
+            }
+        }
+        Answer::Done
+    }
+}
+
+impl Job {
+    fn report(&mut self, moment: Moment, report: &CursorReport) {
+        let CursorReport { lease, epoch, step } = report;
+        let to = RankCursor { epoch: *epoch, step: *step };
+        let usable = self.generations.get_mut(&lease.generation).filter(|generation| {
+            let rank = generation.ranks.get(&lease.rank);
+            generation.superseded_by.is_none()
+                && rank.is_some_and(|rank| rank.is_served_by(lease.fencing) && rank.cursor <= to)
+                && to.is_possible()
+        });
+        let Some(generation) = usable else {
+            self.stale_reports = self.stale_reports.saturating_add(1);
+            return;
+        };
+        let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
+        self.seal(sealed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::{Intent, Segment, Steps};
+
+    use super::*;
+    use crate::fixture::{Fixture, JOB, first_of_two, from, segment, wrapped};
+    use crate::{Change, LeaseRef, StartRank};
+
+    fn running() -> Fixture {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start_all(&first_of_two(session));
+        fixture
+    }
+
+    fn stale(fixture: &Fixture) -> u64 {
+        fixture.state.job(JOB).unwrap().stale_reports
+    }
+
+    fn sealed(fixture: &Fixture) -> Vec<(u64, u64, u64, u64)> {
+        let sealed = fixture.state.job(JOB).unwrap().sealed.iter();
+        sealed.map(|s| (s.epoch, s.generation, s.began_ms, s.sealed_ms)).collect()
+    }
+
+    #[test]
+    fn reports_move_cursors_up_and_never_back() {
+        let mut fixture = running();
+        fixture.now_ms = 7;
+        fixture.report(0, 0, 5);
+        let at = RankCursor { epoch: 0, step: 5 };
+        assert_eq!(fixture.state.live_cursor(JOB, 0, 0), Some(at));
+        fixture.now_ms = 9;
+        fixture.report(0, 0, 5);
+        assert_eq!((fixture.current().ranks[&0].cursor_ms, stale(&fixture)), (7, 0));
+        fixture.report(0, 0, 4);
+        assert_eq!(fixture.state.live_cursor(JOB, 0, 0), Some(at));
+        assert_eq!(stale(&fixture), 1);
+        assert_eq!(fixture.state.live_cursor(JOB, 1, 0), None);
+        assert_eq!(fixture.state.live_cursor("other", 0, 0), None);
+    }
+
+    #[test]
+    fn stale_reports_are_passed_over_and_the_others_count() {
+        let mut fixture = running();
+        let good = fixture.lease(1);
+        let report = |lease: LeaseRef, epoch, step| CursorReport { lease, epoch, step };
+        let cursors = vec![
+            report(LeaseRef { fencing: good.fencing - 1, ..good.clone() }, 0, 9),
+            report(LeaseRef { generation: 5, ..good.clone() }, 0, 9),
+            report(LeaseRef { rank: 9, ..good.clone() }, 0, 9),
+            report(LeaseRef { job: "other".into(), ..good.clone() }, 0, 9),
+            report(good.clone(), u64::MAX, 0),
+            report(good, 0, 9),
+        ];
+        fixture.done(Change::Report { cursors });
+        assert_eq!(fixture.cursor(1), RankCursor { epoch: 0, step: 9 });
+        assert_eq!(stale(&fixture), 4);
+    }
+
+    #[test]
+    fn a_superseded_generation_stands_still() {
+        let mut fixture = running();
+        let (old, session) = (fixture.lease(1), fixture.state.sessions().next().unwrap().id);
+        fixture.start(StartRank { run: Some("r2".into()), ..first_of_two(session) });
+        fixture
+            .done(Change::Report { cursors: vec![CursorReport { lease: old, epoch: 0, step: 9 }] });
+        assert_eq!(fixture.state.live_cursor(JOB, 0, 1), Some(RankCursor { epoch: 0, step: 0 }));
+        assert_eq!(stale(&fixture), 1);
+    }
+
+    #[test]
+    fn an_epoch_is_sealed_when_every_rank_is_beyond_it() {
+        let mut fixture = running();
+        fixture.now_ms = 10;
+        fixture.report(0, 1, 0);
+        assert_eq!(sealed(&fixture), []);
+        fixture.now_ms = 20;
+        fixture.report(1, 1, 0);
+        assert_eq!(sealed(&fixture), [(0, 0, 0, 20)]);
+        fixture.now_ms = 30;
+        fixture.report(0, 3, 0);
+        fixture.now_ms = 40;
+        fixture.report(1, 3, 1);
+        // No rank was seen in epoch 2.
+        assert_eq!(sealed(&fixture), [(0, 0, 0, 20), (1, 0, 10, 40), (2, 0, 10, 40)]);
+    }
+
+    #[test]
+    fn an_epoch_is_not_sealed_before_all_ranks_have_joined() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        fixture.report(0, 2, 0);
+        assert_eq!(sealed(&fixture), []);
+        fixture.start(StartRank { rank: 1, ..first_of_two(session) });
+        assert_eq!(sealed(&fixture), []);
+        fixture.report(1, 1, 0);
+        assert_eq!(sealed(&fixture).len(), 1);
+    }
+
+    #[test]
+    fn the_last_sealed_epochs_are_kept_however_far_a_rank_jumps() {
+        let mut fixture = running();
+        for rank in [0, 1] {
+            fixture.report(rank, EPOCH_MAX, 0);
+        }
+        let epochs: Vec<_> = sealed(&fixture).iter().map(|sealed| sealed.0).collect();
+        assert_eq!(epochs, (EPOCH_MAX - SEALED_KEPT as u64..EPOCH_MAX).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_last_sealed_epochs_are_kept_one_by_one() {
+        let mut fixture = running();
+        for epoch in 1..=30 {
+            fixture.report(0, epoch, 0);
+            fixture.report(1, epoch, 0);
+        }
+        let epochs: Vec<_> = sealed(&fixture).iter().map(|sealed| sealed.0).collect();
+        assert_eq!(epochs, (14..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn epochs_far_ahead_of_the_slowest_rank_take_no_room() {
+        let mut fixture = running();
+        for epoch in 1..200 {
+            fixture.report(0, epoch, 0);
+        }
+        assert_eq!(fixture.current().begun.len(), crate::EPOCHS_BEGUN_KEPT);
+        fixture.report(1, 199, 0);
+        assert_eq!(sealed(&fixture).len(), SEALED_KEPT);
+    }
+
+    #[test]
+    fn the_latest_token_is_where_every_rank_has_been() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        assert_eq!(fixture.state.latest_token(JOB), Ok(None));
+        let start = StartRank { intent: from(3, 2, 40), ..first_of_two(session) };
+        fixture.start(start.clone());
+        fixture.report(0, 2, 45);
+        let token = |fixture: &Fixture| fixture.state.latest_token(JOB).unwrap().unwrap();
+        // Rank 1 has not joined, so it stands at the origin.
+        assert_eq!((token(&fixture).epoch, token(&fixture).step()), (2, 40));
+        fixture.start(StartRank { rank: 1, ..start });
+        fixture.report(1, 2, 43);
+        let latest = token(&fixture);
+        assert_eq!((latest.generation, latest.segments.clone()), (4, vec![segment(43)]));
+        assert_eq!(Token::from_json(&latest.to_json()), Ok(latest.clone()));
+        let identity = &fixture.state.job(JOB).unwrap().identity;
+        latest.check_job(identity).unwrap();
+        assert_eq!(latest.job, identity.digest());
+    }
+
+    #[test]
+    fn the_latest_token_has_the_steps_beyond_the_earlier_segments() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let halved = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
+        let segments = vec![segment(10), halved(5)];
+        let intent = Intent::Start { token_generation: Some(0), epoch: 2, segments };
+        fixture.start_all(&StartRank { intent, ..first_of_two(session) });
+        fixture.report(0, 2, 21);
+        fixture.report(1, 2, 22);
+        let token = |fixture: &Fixture| fixture.state.latest_token(JOB).unwrap().unwrap();
+        assert_eq!(token(&fixture).segments, [segment(10), halved(11)]);
+        fixture.report(0, 3, 7);
+        fixture.report(1, 4, 0);
+        assert_eq!((token(&fixture).epoch, token(&fixture).segments), (3, vec![halved(7)]));
+    }
+
+    #[test]
+    fn an_uneven_job_has_no_latest_token() {
+        let (fixture, _) = Fixture::with_job(Tail::Uneven);
+        let refusal = |job| wrapped(&fixture.state.latest_token(job).unwrap_err().to_string());
+        expect![[r#"
+            with tail="uneven" a token speaks for one rank, so job
+            `train` has no latest one; pass the tokens of all ranks as a
+            list"#]]
+        .assert_eq(&refusal(JOB));
+        expect!["there is no job `other`"].assert_eq(&refusal("other"));
+    }
+}

@@ -1,0 +1,598 @@
+//! Datasets: named once, listed and scanned by workers, then ready for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{ContentDigest, Digest};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::{DATASETS_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened};
+use crate::command::{AddDataset, FailDataset, Failure, FinishDataset};
+use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef};
+use crate::session::Sessions;
+use crate::state::{Moment, State};
+
+/// A dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dataset {
+    /// Its name.
+    pub name: String,
+    /// Patterns of its files.
+    pub patterns: Vec<String>,
+    /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
+    pub compression: String,
+    /// Counts how often it was added, from 1.
+    pub attempt: u64,
+    /// Log index at which this attempt began; the oldest one is served first.
+    pub order: u64,
+    /// When this attempt began, Unix ms.
+    pub added_ms: u64,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// How far a dataset is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Its files are looked for.
+    Listing {
+        /// By whom; `None`: free.
+        lease: Option<ScanLease>,
+    },
+    /// Its parts are scanned.
+    Scanning(Scan),
+    /// All parts are scanned; the leader puts them together.
+    Assembling(Scan),
+    /// It can be read.
+    Ready(Ready),
+    /// It cannot be used; adding it again tries again.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// When, Unix ms.
+        failed_ms: u64,
+    },
+}
+
+/// A dataset that can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Its content.
+    pub content: ContentDigest,
+    /// Shards.
+    pub shards: u64,
+    /// Records.
+    pub records: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// When, Unix ms.
+    pub ready_ms: u64,
+    /// How it was scanned: its folder, and the chunks of its manifest.
+    pub scan: Scan,
+}
+
+/// All datasets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Datasets {
+    pub(crate) by_name: BTreeMap<String, Dataset>,
+    /// Datasets with free work, by their order.
+    #[serde(skip)]
+    pub(crate) with_work: BTreeMap<u64, String>,
+    #[serde(skip)]
+    pub(crate) assembling: BTreeSet<String>,
+    /// Parts of all datasets.
+    #[serde(skip)]
+    pub(crate) parts: u64,
+}
+
+impl Dataset {
+    /// What was found and done so far.
+    pub fn progress(&self) -> Progress {
+        self.scan().map(|scan| scan.progress).unwrap_or_default()
+    }
+
+    /// Folder that its paths are relative to, once it is listed.
+    pub fn root(&self) -> Option<&str> {
+        self.scan().map(|scan| scan.root.as_str())
+    }
+
+    /// Its listing, once there is one and unless it failed.
+    pub fn scan(&self) -> Option<&Scan> {
+        match &self.phase {
+            Phase::Scanning(scan) | Phase::Assembling(scan) => Some(scan),
+            Phase::Ready(ready) => Some(&ready.scan),
+            Phase::Listing { .. } | Phase::Failed { .. } => None,
+        }
+    }
+
+    /// What is known of it, if it can be read.
+    pub fn ready(&self) -> Option<&Ready> {
+        match &self.phase {
+            Phase::Ready(ready) => Some(ready),
+            _ => None,
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        match &self.phase {
+            Phase::Listing { lease } => lease.is_none(),
+            Phase::Scanning(scan) => !scan.free.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+impl Ready {
+    /// Chunks of the manifest, in order.
+    pub fn chunks(&self) -> impl Iterator<Item = Digest> {
+        self.scan.chunks()
+    }
+}
+
+impl Phase {
+    /// What the dataset is in it, in a sentence.
+    pub(crate) fn in_words(&self) -> &'static str {
+        match self {
+            Self::Listing { .. } => "being listed",
+            Self::Scanning(_) => "being scanned",
+            Self::Assembling(_) => "being put together",
+            Self::Ready(_) => "ready",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
+    /// Its name in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Listing { .. } => "listing",
+            Self::Scanning(_) => "scanning",
+            Self::Assembling(_) => "assembling",
+            Self::Ready(_) => "ready",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+impl Datasets {
+    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Dataset, Refusal> {
+        self.by_name.get_mut(name).ok_or_else(|| not_found(name))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<&Dataset, Refusal> {
+        self.by_name.get(name).ok_or_else(|| not_found(name))
+    }
+
+    /// Files a dataset by what it is now; after every change of one.
+    pub(crate) fn file(&mut self, name: &str) {
+        let Some(dataset) = self.by_name.get(name) else {
+            return;
+        };
+        if dataset.has_work() {
+            self.with_work.insert(dataset.order, name.to_owned());
+        } else {
+            self.with_work.remove(&dataset.order);
+        }
+        if matches!(dataset.phase, Phase::Assembling(_)) {
+            self.assembling.insert(name.to_owned());
+        } else {
+            self.assembling.remove(name);
+        }
+    }
+
+    /// Frees a scan whose session ended.
+    pub(crate) fn free(&mut self, scan: &ScanRef) {
+        match self.by_name.get_mut(&scan.dataset).map(|dataset| &mut dataset.phase) {
+            Some(Phase::Listing { lease }) if scan.part.is_none() => *lease = None,
+            Some(Phase::Scanning(parts)) => parts.free(scan.part),
+            _ => {}
+        }
+        self.file(&scan.dataset);
+    }
+
+    /// Ends an attempt; the scans of others are dropped.
+    pub(crate) fn fail(
+        &mut self,
+        sessions: &mut Sessions,
+        name: &str,
+        failed_ms: u64,
+        failure: Failure,
+    ) {
+        let Some(dataset) = self.by_name.get_mut(name) else {
+            return;
+        };
+        for (session, scan) in leases_of(dataset) {
+            sessions.drop_scan(session, &scan);
+        }
+        self.parts -= dataset.progress().parts;
+        dataset.phase = Phase::Failed { failure, failed_ms };
+        self.file(name);
+    }
+
+    /// Computes anew what the datasets imply.
+    pub(crate) fn index(&mut self, sessions: &mut Sessions) {
+        self.with_work.clear();
+        self.assembling.clear();
+        self.parts = 0;
+        for dataset in self.by_name.values_mut() {
+            match &mut dataset.phase {
+                Phase::Scanning(scan) | Phase::Assembling(scan) => scan.index(),
+                Phase::Ready(ready) => ready.scan.index(),
+                Phase::Listing { .. } | Phase::Failed { .. } => {}
+            }
+            self.parts += dataset.progress().parts;
+            for (session, scan) in leases_of(dataset) {
+                sessions.file_scan(session, scan);
+            }
+        }
+        let names: Vec<String> = self.by_name.keys().cloned().collect();
+        for name in names {
+            self.file(&name);
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn add_dataset(
+        &mut self,
+        moment: Moment,
+        add: &AddDataset,
+    ) -> Result<Answer, Refusal> {
+        check_add(add)?;
+        let mut attempt = 1;
+        if let Some(known) = self.datasets.by_name.get(&add.name) {
+            check_same(known, add)?;
+            if !matches!(known.phase, Phase::Failed { .. }) {
+                return Ok(Answer::Done);
+            }
+            attempt = known.attempt + 1;
+        } else {
+            let held = self.datasets.by_name.len() as u64;
+            check_room("datasets", held, DATASETS_MAX as u64, "use datasets that exist")?;
+        }
+        let AddDataset { name, patterns, compression } = add.clone();
+        let dataset = Dataset {
+            name,
+            patterns,
+            compression,
+            attempt,
+            order: moment.index,
+            added_ms: moment.now_ms,
+            phase: Phase::Listing { lease: None },
+        };
+        self.datasets.by_name.insert(add.name.clone(), dataset);
+        self.datasets.file(&add.name);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn finish_dataset(
+        &mut self,
+        moment: Moment,
+        finish: &FinishDataset,
+    ) -> Result<Answer, Refusal> {
+        let dataset = self.datasets.get_mut(&finish.dataset)?;
+        let FinishDataset { content, shards, records, .. } = *finish;
+        if let Phase::Ready(ready) = &dataset.phase {
+            check_content(&dataset.name, ready, content)?;
+            return Ok(Answer::Done);
+        }
+        let scan = assembling(dataset, finish.attempt)?;
+        let Progress { files, bytes, records: scanned, .. } = scan.progress;
+        if (shards, records) != (files, scanned) {
+            return Err(Refusal::Invalid(format!(
+                "dataset `{}` was put together as {shards} shards with {records} records, but \
+                 {files} shards with {scanned} records were scanned",
+                dataset.name
+            )));
+        }
+        let scan = scan.clone();
+        let ready_ms = moment.now_ms;
+        dataset.phase = Phase::Ready(Ready { content, shards, records, bytes, ready_ms, scan });
+        self.datasets.file(&finish.dataset);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn fail_dataset(
+        &mut self,
+        moment: Moment,
+        fail: &FailDataset,
+    ) -> Result<Answer, Refusal> {
+        let failure = bounded(&fail.failure);
+        let dataset = self.datasets.get(&fail.dataset)?;
+        if is_failed_by(dataset, &failure) && dataset.attempt == fail.attempt {
+            return Ok(Answer::Done);
+        }
+        assembling(dataset, fail.attempt)?;
+        self.datasets.fail(&mut self.sessions, &fail.dataset, moment.now_ms, failure);
+        Ok(Answer::Done)
+    }
+}
+
+/// Whether the dataset failed by just this.
+pub(crate) fn is_failed_by(dataset: &Dataset, failure: &Failure) -> bool {
+    matches!(&dataset.phase, Phase::Failed { failure: known, .. } if known == failure)
+}
+
+/// A failure with its texts cut to what is kept.
+pub(crate) fn bounded(failure: &Failure) -> Failure {
+    Failure {
+        kind: shortened(&failure.kind),
+        message: shortened(&failure.message),
+        file: failure.file.as_deref().map(shortened),
+        ..*failure
+    }
+}
+
+/// Refuses a content that is not the dataset's.
+pub(crate) fn check_content(
+    name: &str,
+    ready: &Ready,
+    content: ContentDigest,
+) -> Result<(), Refusal> {
+    if ready.content == content {
+        return Ok(());
+    }
+    let (name, field) = (name.to_owned(), "content".to_owned());
+    Err(Refusal::OtherDataset { name, field, known: ready.content.to_string() })
+}
+
+fn assembling(dataset: &Dataset, attempt: u64) -> Result<&Scan, Refusal> {
+    let name = &dataset.name;
+    match &dataset.phase {
+        Phase::Assembling(scan) if dataset.attempt == attempt => Ok(scan),
+        Phase::Assembling(_) => Err(Refusal::Invalid(format!(
+            "dataset `{name}` is in its attempt {}, not {attempt}",
+            dataset.attempt
+        ))),
+        phase => Err(Refusal::Invalid(format!(
+            "dataset `{name}` cannot be put together: it is {}",
+            phase.in_words()
+        ))),
+    }
+}
+
+fn not_found(name: &str) -> Refusal {
+    Refusal::NotFound { what: "dataset".to_owned(), name: name.to_owned() }
+}
+
+fn leases_of(dataset: &Dataset) -> Vec<(u64, ScanRef)> {
+    let scan_ref = |part| ScanRef { dataset: dataset.name.clone(), part };
+    match &dataset.phase {
+        Phase::Listing { lease: Some(lease) } => vec![(lease.session, scan_ref(None))],
+        Phase::Scanning(scan) => {
+            let held = scan.parts.iter().zip(0..).filter_map(|(part, number)| match &part.state {
+                PartState::Leased(lease) => Some((lease.session, scan_ref(Some(number)))),
+                PartState::Free | PartState::Done { .. } => None,
+            });
+            held.collect()
+        }
+        _ => vec![],
+    }
+}
+
+fn check_add(add: &AddDataset) -> Result<(), Refusal> {
+    check_name("the dataset's name", &add.name)?;
+    let found = add.patterns.len();
+    if found == 0 || found > PATTERNS_MAX {
+        let reason = format!("a dataset has 1 to {PATTERNS_MAX} patterns, not {found}");
+        return Err(Refusal::Invalid(reason));
+    }
+    for pattern in &add.patterns {
+        check_text("a pattern", pattern)?;
+        if pattern.is_empty() {
+            return Err(Refusal::Invalid("a pattern is empty".to_owned()));
+        }
+    }
+    match add.compression.as_str() {
+        "auto" | "none" | "gzip" | "zlib" => Ok(()),
+        other => {
+            let other: String = other.chars().take(20).collect();
+            let reason = format!("compression={other:?} is none of auto, none, gzip, zlib");
+            Err(Refusal::Invalid(reason))
+        }
+    }
+}
+
+fn check_same(known: &Dataset, add: &AddDataset) -> Result<(), Refusal> {
+    const NAMED_MAX: usize = 3;
+    let (field, known) = if known.patterns != add.patterns {
+        let more = known.patterns.len().saturating_sub(NAMED_MAX);
+        let mut named = known.patterns[..known.patterns.len() - more].join(", ");
+        if more > 0 {
+            named.push_str(&format!(" and {more} more"));
+        }
+        ("patterns", named)
+    } else if known.compression != add.compression {
+        ("compression", known.compression.clone())
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::OtherDataset { name: add.name.clone(), field: field.to_owned(), known })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::Change;
+    use crate::fixture::{DATASET, Fixture, add, add_dataset, digest, finish, listing, scanned};
+
+    fn dataset(fixture: &Fixture) -> &Dataset {
+        fixture.state.dataset(DATASET).unwrap()
+    }
+
+    fn failure(message: &str) -> Failure {
+        let (kind, message) = ("ERROR_KIND_CORRUPT".to_owned(), message.to_owned());
+        Failure { kind, message, file: Some("a".to_owned()), offset: Some(7), ordinal: None }
+    }
+
+    fn fail(attempt: u64, message: &str) -> Change {
+        let (dataset, failure) = (DATASET.to_owned(), failure(message));
+        Change::FailDataset(FailDataset { dataset, attempt, failure })
+    }
+
+    /// A dataset of one part that waits to be put together.
+    fn assembling() -> (Fixture, u64) {
+        let mut fixture = Fixture::default();
+        let session = fixture.join("w");
+        fixture.done(add());
+        let fencing = fixture.take(session, 1)[0].fencing;
+        fixture.done(listing(session, fencing, 1));
+        let fencing = fixture.take(session, 1)[0].fencing;
+        fixture.done(scanned(session, fencing, 0));
+        (fixture, session)
+    }
+
+    #[test]
+    fn adding_it_again_changes_nothing() {
+        let mut fixture = Fixture::default();
+        fixture.done(add());
+        let before = fixture.contents();
+        fixture.done(add());
+        assert_eq!(fixture.contents(), before);
+        let (mut fixture, _) = assembling();
+        fixture.done(finish(1, 1));
+        let before = fixture.contents();
+        fixture.done(add());
+        assert_eq!(fixture.contents(), before);
+    }
+
+    #[test]
+    fn other_files_under_the_same_name_are_refused() {
+        let mut fixture = Fixture::default();
+        let patterns = ["/a", "/b", "/c", "/d", "/e"].map(str::to_owned).to_vec();
+        fixture
+            .done(Change::AddDataset(AddDataset { patterns: patterns.clone(), ..add_dataset() }));
+        fixture.refused(
+            add(),
+            expect![[r#"
+            dataset `images` exists with other patterns: /a, /b, /c and 2
+            more; use another name"#]],
+        );
+        let compression = "gzip".to_owned();
+        let other = AddDataset { patterns, compression, ..add_dataset() };
+        fixture.refused(
+            Change::AddDataset(other),
+            expect![[r#"
+            dataset `images` exists with other compression: auto; use
+            another name"#]],
+        );
+    }
+
+    #[test]
+    fn a_failed_one_is_tried_again() {
+        let (mut fixture, session) = assembling();
+        fixture.done(fail(1, "cut"));
+        fixture.done(fail(1, "cut"));
+        assert_eq!(dataset(&fixture).phase.name(), "failed");
+        fixture.done(add());
+        assert_eq!((dataset(&fixture).attempt, dataset(&fixture).phase.name()), (2, "listing"));
+        let fencing = fixture.take(session, 1)[0].fencing;
+        fixture.done(listing(session, fencing, 1));
+        // What was put together of the earlier attempt is not of this one.
+        let fencing = fixture.take(session, 1)[0].fencing;
+        fixture.done(scanned(session, fencing, 0));
+        fixture.refused(finish(1, 1), expect!["dataset `images` is in its attempt 2, not 1"]);
+        fixture.refused(fail(1, "cut"), expect!["dataset `images` is in its attempt 2, not 1"]);
+        fixture.done(finish(2, 1));
+    }
+
+    #[test]
+    fn is_ready_once_the_leader_has_put_it_together() {
+        let (mut fixture, _) = assembling();
+        let waiting = fixture.state.assembling().map(|dataset| dataset.name.as_str());
+        assert_eq!(waiting.collect::<Vec<_>>(), [DATASET]);
+        fixture.now_ms = 5;
+        fixture.done(finish(1, 1));
+        assert_eq!(fixture.state.assembling().count(), 0);
+        let ready = dataset(&fixture).ready().unwrap();
+        assert_eq!((ready.content, ready.shards, ready.records), (digest(7), 10, 50));
+        assert_eq!((ready.bytes, ready.ready_ms, ready.scan.root.as_str()), (1_000, 5, "/data"));
+        assert_eq!(ready.chunks().collect::<Vec<_>>(), [digest(100)]);
+        fixture.done(finish(1, 1));
+        let content = digest(8);
+        let finish = FinishDataset {
+            dataset: DATASET.to_owned(),
+            attempt: 1,
+            content,
+            shards: 10,
+            records: 50,
+        };
+        fixture.refused(
+            Change::FinishDataset(finish),
+            expect![[r#"
+            dataset `images` exists with other content:
+            0707070707070707070707070707070707070707070707070707070707070707;
+            use another name"#]],
+        );
+        fixture.refused(
+            fail(1, "late"),
+            expect!["dataset `images` cannot be put together: it is ready"],
+        );
+    }
+
+    #[test]
+    fn is_put_together_only_of_all_that_was_scanned() {
+        let (mut fixture, _) = assembling();
+        fixture.refused(
+            finish(1, 2),
+            expect![[r#"
+            dataset `images` was put together as 20 shards with 100
+            records, but 10 shards with 50 records were scanned"#]],
+        );
+        fixture.refused(finish(2, 1), expect!["dataset `images` is in its attempt 1, not 2"]);
+        let mut fixture = Fixture::default();
+        fixture.refused(finish(1, 1), expect!["there is no dataset `images`"]);
+        fixture.done(add());
+        fixture.refused(
+            finish(1, 1),
+            expect!["dataset `images` cannot be put together: it is being listed"],
+        );
+    }
+
+    #[test]
+    fn what_makes_no_dataset_is_refused() {
+        let mut fixture = Fixture::default();
+        let mut refused = |add: AddDataset, says| fixture.refused(Change::AddDataset(add), says);
+        refused(
+            AddDataset { name: String::new(), ..add_dataset() },
+            expect!["the dataset's name is empty"],
+        );
+        refused(
+            AddDataset { patterns: vec![], ..add_dataset() },
+            expect!["a dataset has 1 to 1000 patterns, not 0"],
+        );
+        refused(
+            AddDataset { patterns: vec![String::new()], ..add_dataset() },
+            expect!["a pattern is empty"],
+        );
+        refused(
+            AddDataset { patterns: vec!["x".repeat(5_000)], ..add_dataset() },
+            expect!["a pattern has 5000 bytes; at most 4096 are allowed"],
+        );
+        refused(
+            AddDataset { compression: "zip".to_owned(), ..add_dataset() },
+            expect![[r#"compression="zip" is none of auto, none, gzip, zlib"#]],
+        );
+    }
+
+    #[test]
+    fn long_failures_are_cut() {
+        let (mut fixture, _) = assembling();
+        fixture.done(fail(1, &"é".repeat(5_000)));
+        let Phase::Failed { failure, .. } = &dataset(&fixture).phase else { panic!() };
+        assert_eq!(failure.message.len(), 4_096);
+    }
+
+    #[test]
+    fn there_is_a_bound_for_datasets() {
+        let mut fixture = Fixture::default();
+        for number in 0..DATASETS_MAX as u64 {
+            let add = AddDataset { name: number.to_string(), ..add_dataset() };
+            let command = fixture.command(Change::AddDataset(add));
+            fixture.state.apply(number + 1, &command).answer.unwrap();
+        }
+        fixture.refused(add(), expect!["datasets: at most 10000; use datasets that exist"]);
+    }
+}

@@ -1,0 +1,240 @@
+//! What tests begin with.
+
+use expect_test::Expect;
+use shardfeed_plan::{DECODER_NONE, Digest, Intent, JobIdentity, Segment, Shuffle, Steps, Tail};
+
+use crate::{
+    AddDataset, Answer, Applied, Change, Command, CursorReport, FinishDataset, Generation,
+    JoinSession, LeaseRef, Part, RankCursor, Refusal, RegisterJob, ReportListing, ReportScan,
+    ScanTask, SessionId, StartRank, Started, State,
+};
+
+pub(crate) const JOB: &str = "train";
+pub(crate) const DATASET: &str = "images";
+
+/// A state with a clock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fixture {
+    pub(crate) state: State,
+    pub(crate) now_ms: u64,
+}
+
+impl Fixture {
+    /// A session `w`, a dataset that is ready and a job that reads it.
+    pub(crate) fn with_job(tail: Tail) -> (Self, SessionId) {
+        let mut fixture = Self::default();
+        let session = fixture.join("w");
+        fixture.ready_dataset(session);
+        fixture.done(register(tail));
+        (fixture, session)
+    }
+
+    pub(crate) fn request(&mut self, request_id: &str, change: Change) -> Applied {
+        let request_id = request_id.to_owned();
+        let command = Command { request_id, ..self.command(change) };
+        let index = self.state.applied() + 1;
+        let applied = self.state.apply(index, &command);
+        assert_eq!(self.state.check(), Ok(()));
+        applied
+    }
+
+    pub(crate) fn command(&self, change: Change) -> Command {
+        let (request_id, principal) = (String::new(), "test".to_owned());
+        Command { request_id, principal, now_ms: self.now_ms, change }
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) -> Result<Answer, Refusal> {
+        self.request("", change).answer
+    }
+
+    pub(crate) fn done(&mut self, change: Change) {
+        assert_eq!(self.apply(change), Ok(Answer::Done));
+    }
+
+    /// Applies what must be refused, change nothing and say this.
+    #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
+    pub(crate) fn refused(&mut self, change: Change, says: Expect) {
+        let before = self.contents();
+        let refusal = self.apply(change).unwrap_err();
+        assert_eq!(self.contents(), before);
+        says.assert_eq(&wrapped(&refusal.to_string()));
+    }
+
+    pub(crate) fn contents(&self) -> String {
+        let State { sessions, datasets, jobs, .. } = &self.state;
+        serde_json::to_string(&(sessions, datasets, jobs)).unwrap()
+    }
+
+    pub(crate) fn join(&mut self, worker: &str) -> SessionId {
+        match self.apply(Change::JoinSession(join(worker, "i1"))).unwrap() {
+            Answer::Joined { session } => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn take(&mut self, session: SessionId, most: u32) -> Vec<ScanTask> {
+        match self.apply(Change::TakeScans { session, most }).unwrap() {
+            Answer::Scans(tasks) => tasks,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn start(&mut self, start: StartRank) -> Started {
+        match self.apply(Change::StartRank(start)).unwrap() {
+            Answer::Started(started) => started,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Starts all ranks from the same place; returns the last one's generation.
+    pub(crate) fn start_all(&mut self, start: &StartRank) -> u64 {
+        let ranks = 0..start.world_size;
+        let started = ranks.map(|rank| {
+            let trainer = format!("{}-{rank}", start.trainer);
+            self.start(StartRank { rank, trainer, ..start.clone() }).generation
+        });
+        started.last().unwrap()
+    }
+
+    pub(crate) fn report(&mut self, rank: u64, epoch: u64, step: u64) {
+        let lease = self.lease(rank);
+        self.done(Change::Report { cursors: vec![CursorReport { lease, epoch, step }] });
+    }
+
+    /// The lease of a rank of the current generation.
+    pub(crate) fn lease(&self, rank: u64) -> LeaseRef {
+        let current = self.current();
+        let fencing = current.ranks[&rank].lease.as_ref().unwrap().fencing;
+        LeaseRef { job: JOB.to_owned(), generation: current.number, rank, fencing }
+    }
+
+    pub(crate) fn current(&self) -> &Generation {
+        self.state.job(JOB).unwrap().current().unwrap()
+    }
+
+    pub(crate) fn cursor(&self, rank: u64) -> RankCursor {
+        self.current().ranks[&rank].cursor
+    }
+
+    pub(crate) fn ready_dataset(&mut self, session: SessionId) {
+        self.done(add());
+        let fencing = self.take(session, 1)[0].fencing;
+        self.done(listing(session, fencing, 1));
+        let fencing = self.take(session, 1)[0].fencing;
+        self.done(scanned(session, fencing, 0));
+        let attempt = self.state.dataset(DATASET).unwrap().attempt;
+        self.done(finish(attempt, 1));
+    }
+}
+
+/// The text in short lines.
+pub(crate) fn wrapped(text: &str) -> String {
+    const COLUMNS: usize = 60;
+    let (mut lines, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        if column > 0 {
+            let breaks = column + word.len() > COLUMNS;
+            lines.push(if breaks { '\n' } else { ' ' });
+            column = if breaks { 0 } else { column + 1 };
+        }
+        lines.push_str(word);
+        column += word.len();
+    }
+    lines
+}
+
+pub(crate) fn join(worker: &str, incarnation: &str) -> JoinSession {
+    JoinSession {
+        worker: worker.to_owned(),
+        host: "h".to_owned(),
+        incarnation: incarnation.to_owned(),
+        version: "0.1.0".to_owned(),
+        in_process: false,
+        ttl_ms: 10_000,
+        endpoint: String::new(),
+    }
+}
+
+pub(crate) fn add_dataset() -> AddDataset {
+    let patterns = vec!["/data/*.tfrecord".to_owned()];
+    AddDataset { name: DATASET.to_owned(), patterns, compression: "auto".to_owned() }
+}
+
+pub(crate) fn add() -> Change {
+    Change::AddDataset(add_dataset())
+}
+
+pub(crate) fn digest(byte: u8) -> Digest {
+    Digest::from_bytes([byte; 32])
+}
+
+/// A listing of parts of 10 files with 1,000 bytes.
+pub(crate) fn listing(session: SessionId, fencing: u64, parts: u8) -> Change {
+    let part = |number: u8| Part { chunk: digest(number), files: 10, bytes: 1_000 };
+    Change::ReportListing(ReportListing {
+        session,
+        dataset: DATASET.to_owned(),
+        fencing,
+        root: "/data".to_owned(),
+        parts: (0..parts).map(part).collect(),
+    })
+}
+
+/// 50 records in a part.
+pub(crate) fn scanned(session: SessionId, fencing: u64, part: u64) -> Change {
+    let (dataset, chunk) = (DATASET.to_owned(), digest((part as u8).wrapping_add(100)));
+    Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records: 50 })
+}
+
+pub(crate) fn finish(attempt: u64, parts: u64) -> Change {
+    let (dataset, content) = (DATASET.to_owned(), digest(7));
+    let (shards, records) = (10 * parts, 50 * parts);
+    Change::FinishDataset(FinishDataset { dataset, attempt, content, shards, records })
+}
+
+pub(crate) fn identity(tail: Tail) -> JobIdentity {
+    let shuffle = Shuffle {
+        content: digest(7),
+        seed: 1,
+        enabled: true,
+        window: 10,
+        interleave: 4,
+        block_length: 1,
+    };
+    let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
+    JobIdentity { shuffle, lanes: 2, tail, operators, decoder }
+}
+
+pub(crate) fn register(tail: Tail) -> Change {
+    let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
+    Change::RegisterJob(RegisterJob { name, identity: identity(tail), dataset })
+}
+
+pub(crate) fn segment(steps: u64) -> Segment {
+    Segment { lanes: 2, global_batch: 8, steps: Steps::All(steps) }
+}
+
+/// A token's start.
+pub(crate) fn from(token_generation: u64, epoch: u64, steps: u64) -> Intent {
+    let token_generation = Some(token_generation);
+    Intent::Start { token_generation, epoch, segments: vec![segment(steps)] }
+}
+
+/// A start without a token.
+pub(crate) fn fresh() -> Intent {
+    Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(0)] }
+}
+
+/// Rank 0 of 2 in run `r1`, served by `session`, without a token.
+pub(crate) fn first_of_two(session: SessionId) -> StartRank {
+    StartRank {
+        job: JOB.to_owned(),
+        run: Some("r1".to_owned()),
+        rank: 0,
+        world_size: 2,
+        limit: None,
+        session,
+        trainer: "t".to_owned(),
+        intent: fresh(),
+    }
+}

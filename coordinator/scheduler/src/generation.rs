@@ -1,0 +1,230 @@
+//! Generations: stretches of a job with one run, world size and global batch.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{Segment, Steps};
+
+use crate::answer::Refusal;
+use crate::bound::EPOCHS_BEGUN_KEPT;
+use crate::cursor::{RankCursor, SealedEpoch};
+use crate::lease::RankLease;
+use crate::origin::{Origin, at_step};
+
+/// A generation of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Its number; it grows along a lineage.
+    pub number: u64,
+    /// The one before it in the lineage, if it was known here.
+    pub parent: Option<u64>,
+    /// Name of its run.
+    pub run: String,
+    /// Whether no launcher named the run.
+    pub implicit: bool,
+    /// Whether its ranks came from the parent one by one, by a move.
+    pub by_move: bool,
+    /// Data-parallel ranks.
+    pub world_size: u64,
+    /// Slots of an epoch that exist at most.
+    pub limit: Option<u64>,
+    /// Where it began.
+    pub origin: Origin,
+    /// Rank that opened it.
+    pub opened_by: u64,
+    /// When, Unix ms.
+    pub started_ms: u64,
+    /// Its ranks, as far as they have joined.
+    pub ranks: BTreeMap<u64, Rank>,
+    /// What took over.
+    pub superseded_by: Option<Successor>,
+    /// When each epoch began that is not sealed, as far as kept, Unix ms.
+    pub(crate) begun: BTreeMap<u64, u64>,
+    /// Epochs below are sealed.
+    pub(crate) sealed_to: u64,
+    /// Joined ranks by their cursor.
+    #[serde(skip)]
+    pub(crate) cursors: BTreeMap<RankCursor, u64>,
+    /// Ranks that are served.
+    #[serde(skip)]
+    pub(crate) served: u64,
+}
+
+/// A rank of a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// The loader that it is.
+    pub trainer: String,
+    /// Who serves it; `None`: nobody.
+    pub lease: Option<RankLease>,
+    /// Where it began.
+    pub start: RankCursor,
+    /// The first step that it has not consumed, as far as reported.
+    pub cursor: RankCursor,
+    /// When the cursor last moved, Unix ms.
+    pub cursor_ms: u64,
+    /// Whether its trainer was done with it.
+    pub ended: bool,
+    /// The generation that its trainer moved to.
+    pub moved_to: Option<u64>,
+}
+
+/// The generation that took over from another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Successor {
+    /// Its number.
+    pub generation: u64,
+    /// Rank that opened it.
+    pub rank: u64,
+    /// Where it began.
+    pub cursor: RankCursor,
+}
+
+impl Successor {
+    /// Tells a rank of the earlier generation.
+    pub(crate) fn refusal(&self, job: &str, generation: u64) -> Refusal {
+        let RankCursor { epoch: by_epoch, step: by_step } = self.cursor;
+        let (job, by, by_rank) = (job.to_owned(), self.generation, self.rank);
+        Refusal::Superseded { job, generation, by, by_rank, by_epoch, by_step }
+    }
+}
+
+impl Generation {
+    /// Segments with which `epoch` began, or goes on where the generation started; `None` for an
+    /// epoch before that.
+    pub fn segments_of(&self, epoch: u64) -> Option<Vec<Segment>> {
+        if epoch == self.origin.epoch {
+            return Some(self.origin.segments.clone());
+        }
+        let open = self.origin.segments.last().filter(|_| epoch > self.origin.epoch)?;
+        Some(vec![Segment { steps: Steps::All(0), ..*open }])
+    }
+
+    /// As [`Generation::segments_of`], with the steps that this rank had taken at its start.
+    pub(crate) fn segments_for(&self, rank: u64, epoch: u64) -> Option<Vec<Segment>> {
+        let start = self.ranks.get(&rank)?.start;
+        let segments = self.segments_of(epoch)?;
+        Some(if epoch == start.epoch { at_step(segments, start.step) } else { segments })
+    }
+
+    /// Whether a rank that names no run may still join.
+    pub fn run_is_open(&self) -> bool {
+        self.implicit && !self.is_complete()
+    }
+
+    /// Whether all ranks have joined.
+    pub fn is_complete(&self) -> bool {
+        self.ranks.len() as u64 >= self.world_size
+    }
+
+    /// Ranks that a live session serves.
+    pub fn ranks_served(&self) -> u64 {
+        self.served
+    }
+
+    /// The first step that some rank has not consumed; ranks that have not joined stand at the
+    /// origin.
+    pub fn cursor(&self) -> RankCursor {
+        match self.cursors.first_key_value() {
+            Some((least, _)) if self.is_complete() => *least,
+            _ => self.start(),
+        }
+    }
+
+    /// Position of its origin.
+    pub fn start(&self) -> RankCursor {
+        RankCursor { epoch: self.origin.epoch, step: self.origin.step() }
+    }
+
+    pub(crate) fn as_successor(&self) -> Successor {
+        let (generation, rank, cursor) = (self.number, self.opened_by, self.start());
+        Successor { generation, rank, cursor }
+    }
+
+    /// Adds a rank.
+    pub(crate) fn join(&mut self, number: u64, rank: Rank) {
+        *self.cursors.entry(rank.cursor).or_default() += 1;
+        self.served += u64::from(rank.lease.is_some());
+        self.begin(rank.cursor.epoch, rank.cursor_ms);
+        self.ranks.insert(number, rank);
+    }
+
+    /// Sets who serves a rank; returns who did before.
+    pub(crate) fn lend(&mut self, number: u64, lease: Option<RankLease>) -> Option<RankLease> {
+        let rank = self.ranks.get_mut(&number)?;
+        self.served += u64::from(lease.is_some());
+        self.served -= u64::from(rank.lease.is_some());
+        std::mem::replace(&mut rank.lease, lease)
+    }
+
+    /// Frees a rank whose session ended.
+    pub(crate) fn free(&mut self, number: u64) {
+        self.lend(number, None);
+    }
+
+    /// Moves a rank's cursor up; returns the epochs that are sealed by that, of which at most
+    /// `most` last ones.
+    pub(crate) fn advance(
+        &mut self,
+        number: u64,
+        to: RankCursor,
+        now_ms: u64,
+        most: usize,
+    ) -> Vec<SealedEpoch> {
+        let Some(rank) = self.ranks.get_mut(&number).filter(|rank| rank.cursor < to) else {
+            return vec![];
+        };
+        let from = std::mem::replace(&mut rank.cursor, to);
+        rank.cursor_ms = now_ms;
+        if let Some(ranks) = self.cursors.get_mut(&from) {
+            *ranks -= 1;
+            if *ranks == 0 {
+                self.cursors.remove(&from);
+            }
+        }
+        *self.cursors.entry(to).or_default() += 1;
+        self.begin(to.epoch, now_ms);
+        self.seal(now_ms, most)
+    }
+
+    fn begin(&mut self, epoch: u64, now_ms: u64) {
+        if epoch >= self.sealed_to {
+            self.begun.entry(epoch).or_insert(now_ms);
+        }
+        if self.begun.len() > EPOCHS_BEGUN_KEPT {
+            self.begun.pop_last();
+        }
+    }
+
+    fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let to = self.cursor().epoch;
+        let first = self.sealed_to.max(to.saturating_sub(most as u64));
+        let sealed = (first..to).map(|epoch| {
+            // An epoch that no rank was seen in began no later than the one before it ended.
+            let begun = self.begun.range(..=epoch).next_back();
+            let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
+            SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms }
+        });
+        let sealed = sealed.collect();
+        self.sealed_to = self.sealed_to.max(to);
+        self.begun.retain(|epoch, _| *epoch >= to);
+        sealed
+    }
+
+    /// Sessions with the ranks that they serve.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
+        let served = |(number, rank): (&u64, &Rank)| {
+            rank.lease.as_ref().map(|lease| (lease.session, *number))
+        };
+        self.ranks.iter().filter_map(served)
+    }
+
+    /// Computes anew what the ranks imply.
+    pub(crate) fn index(&mut self) {
+        self.cursors.clear();
+        for rank in self.ranks.values() {
+            *self.cursors.entry(rank.cursor).or_default() += 1;
+        }
+        self.served = self.leases().count() as u64;
+    }
+}

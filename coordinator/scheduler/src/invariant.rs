@@ -1,0 +1,240 @@
+//! What holds after every command.
+
+use std::collections::BTreeSet;
+
+use crate::bound::{
+    DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT,
+    SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+};
+use crate::dataset::{Dataset, Phase};
+use crate::generation::Generation;
+use crate::job::Job;
+use crate::scan::{PartState, ScanLease};
+use crate::state::State;
+
+/// An invariant that does not hold: our bug.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// What is kept beside the state is not what the state implies.
+    #[error("what is filed of the {what} is not what they are")]
+    Filed {
+        /// `answers`, `sessions`, `datasets` or `jobs`.
+        what: &'static str,
+    },
+    /// There is more of something than there may be.
+    #[error("{held} {what}, at most {most}")]
+    Bound {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is.
+        held: u64,
+        /// How much there may be.
+        most: u64,
+    },
+    /// Something is held by a session that is gone.
+    #[error("{what} is held by session {session}, which does not live")]
+    Holder {
+        /// The rank, listing or part.
+        what: String,
+        /// The session.
+        session: u64,
+    },
+    /// A token was granted twice, or is not of the past.
+    #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
+    Fencing {
+        /// The rank, listing or part.
+        what: String,
+        /// The token.
+        fencing: u64,
+    },
+    /// A rule of one thing.
+    #[error("{what}: not true that {rule}")]
+    Rule {
+        /// The dataset, job, generation or rank.
+        what: String,
+        /// The rule.
+        rule: &'static str,
+    },
+}
+
+impl State {
+    /// Checks the invariants, in time proportional to the state.
+    ///
+    /// # Errors  The first one that does not hold.
+    pub fn check(&self) -> Result<(), Breach> {
+        self.check_bounds()?;
+        self.check_filed()?;
+        self.check_leases()?;
+        let past = |id: &u64| *id <= self.applied;
+        rule(self.sessions.live.keys().all(past), "sessions", "they began in the past")?;
+        for dataset in self.datasets() {
+            check_dataset(dataset)?;
+        }
+        for job in self.jobs() {
+            check_job(job, self.clock_ms)?;
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self) -> Result<(), Breach> {
+        let bounds = [
+            ("answers", self.dedupe.len(), REQUESTS_KEPT),
+            ("sessions", self.sessions.live.len(), SESSIONS_MAX),
+            ("ended sessions", self.sessions.ended.len(), SESSIONS_ENDED_KEPT),
+            ("datasets", self.datasets.by_name.len(), DATASETS_MAX),
+            ("jobs", self.jobs.by_name.len(), JOBS_MAX),
+        ];
+        bounds.into_iter().try_for_each(|(what, held, most)| bound(what, held, most))
+    }
+
+    /// Everything that is derived is what it would be if it were derived now.
+    fn check_filed(&self) -> Result<(), Breach> {
+        let mut anew = self.clone();
+        anew.index();
+        let parts = [
+            ("answers", self.dedupe == anew.dedupe),
+            ("datasets", self.datasets == anew.datasets),
+            ("jobs", self.jobs == anew.jobs),
+            ("sessions", self.sessions == anew.sessions),
+        ];
+        match parts.into_iter().find(|(_, same)| !same) {
+            Some((what, _)) => Err(Breach::Filed { what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Leases are of live sessions. The token of a rank's lease was granted once and in the past;
+    /// that of a scan may be shared by scans that were taken together, by one session.
+    fn check_leases(&self) -> Result<(), Breach> {
+        let mut granted = BTreeSet::new();
+        for job in self.jobs() {
+            for generation in job.generations.values() {
+                for (number, rank) in &generation.ranks {
+                    let Some(lease) = &rank.lease else {
+                        continue;
+                    };
+                    let what = || format!("rank {number} of {}", name_of(job, generation));
+                    self.check_lease(lease.session, lease.fencing, what)?;
+                    if !granted.insert(lease.fencing) {
+                        return Err(Breach::Fencing { what: what(), fencing: lease.fencing });
+                    }
+                }
+            }
+        }
+        for dataset in self.datasets() {
+            for lease in leases_of(dataset) {
+                let what = || format!("dataset {}", dataset.name);
+                self.check_lease(lease.session, lease.fencing, what)?;
+                if granted.contains(&lease.fencing) {
+                    return Err(Breach::Fencing { what: what(), fencing: lease.fencing });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_lease(
+        &self,
+        session: u64,
+        fencing: u64,
+        what: impl Fn() -> String,
+    ) -> Result<(), Breach> {
+        if self.session(session).is_none() {
+            return Err(Breach::Holder { what: what(), session });
+        }
+        if fencing > self.applied || fencing <= session {
+            return Err(Breach::Fencing { what: what(), fencing });
+        }
+        Ok(())
+    }
+}
+
+fn bound(what: &'static str, held: usize, most: usize) -> Result<(), Breach> {
+    if held <= most {
+        return Ok(());
+    }
+    Err(Breach::Bound { what, held: held as u64, most: most as u64 })
+}
+
+fn rule(holds: bool, what: &str, rule: &'static str) -> Result<(), Breach> {
+    if holds { Ok(()) } else { Err(Breach::Rule { what: what.to_owned(), rule }) }
+}
+
+fn name_of(job: &Job, generation: &Generation) -> String {
+    format!("generation {} of job {}", generation.number, job.name)
+}
+
+fn leases_of(dataset: &Dataset) -> Vec<&ScanLease> {
+    match &dataset.phase {
+        Phase::Listing { lease } => lease.iter().collect(),
+        _ => {
+            let parts = dataset.scan().into_iter().flat_map(|scan| &scan.parts);
+            let held = parts.filter_map(|part| match &part.state {
+                PartState::Leased(lease) => Some(lease),
+                PartState::Free | PartState::Done { .. } => None,
+            });
+            held.collect()
+        }
+    }
+}
+
+fn check_dataset(dataset: &Dataset) -> Result<(), Breach> {
+    let progress = dataset.progress();
+    let is_done = progress.parts == progress.parts_done;
+    let fits = match &dataset.phase {
+        Phase::Listing { .. } | Phase::Failed { .. } => true,
+        Phase::Scanning(_) => !is_done,
+        Phase::Assembling(scan) => is_done && !scan.parts.is_empty(),
+        Phase::Ready(ready) => {
+            let counted = (progress.files, progress.bytes, progress.records);
+            is_done && counted == (ready.shards, ready.bytes, ready.records)
+        }
+    };
+    rule(fits, &dataset.name, "its phase fits its parts")?;
+    rule(dataset.attempt > 0, &dataset.name, "attempts count from 1")
+}
+
+fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
+    let Job { name, generations, .. } = job;
+    bound("generations of a job", generations.len(), 1 + GENERATIONS_KEPT)?;
+    bound("sealed epochs of a job", job.sealed.len(), SEALED_KEPT)?;
+    bound("runs of a job", job.runs.len(), RUNS_KEPT)?;
+    rule(job.opened >= generations.len() as u64, name, "every generation was opened")?;
+    for (number, generation) in generations {
+        rule(*number == generation.number, name, "generations are kept by number")?;
+        check_generation(job, generation)?;
+    }
+    let usable = || generations.values().filter(|generation| generation.superseded_by.is_none());
+    let starts = usable().filter(|generation| !generation.by_move).count();
+    rule(starts <= 1, name, "at most one usable generation did not come from another by a move")?;
+    let is_usable = job.current().is_none_or(|current| current.superseded_by.is_none());
+    rule(is_usable, name, "the current generation is usable")?;
+    for sealed in &job.sealed {
+        let in_time = sealed.began_ms <= sealed.sealed_ms && sealed.sealed_ms <= clock_ms;
+        rule(in_time, name, "an epoch begins before it is sealed")?;
+        let known = generations.get(&sealed.generation);
+        let is_left = known.is_none_or(|generation| generation.cursor().epoch > sealed.epoch);
+        rule(is_left, name, "every rank is beyond a sealed epoch")?;
+    }
+    Ok(())
+}
+
+fn check_generation(job: &Job, generation: &Generation) -> Result<(), Breach> {
+    let what = &name_of(job, generation);
+    let Generation { number, origin, ranks, sealed_to, begun, .. } = generation;
+    rule(generation.parent.is_none_or(|parent| parent < *number), what, "its parent is older")?;
+    let by = generation.superseded_by.as_ref();
+    rule(by.is_none_or(|by| by.generation > *number), what, "what took over is younger")?;
+    rule(!ranks.is_empty(), what, "a rank opened it")?;
+    let in_world = ranks.keys().all(|rank| *rank < generation.world_size);
+    rule(in_world, what, "ranks are below the world size")?;
+    for rank in ranks.values() {
+        rule(rank.start.epoch == origin.epoch, what, "ranks start in its first epoch")?;
+        rule(rank.start <= rank.cursor, what, "cursors do not go back")?;
+        rule(rank.cursor.epoch >= *sealed_to, what, "no rank is in a sealed epoch")?;
+    }
+    bound("epochs begun", begun.len(), EPOCHS_BEGUN_KEPT)?;
+    rule(*sealed_to >= origin.epoch, what, "epochs are sealed from its first one on")?;
+    let unsealed = begun.keys().all(|epoch| epoch >= sealed_to);
+    rule(unsealed, what, "sealed epochs are no longer begun")
+}

@@ -1,0 +1,374 @@
+//! Jobs: what fixes an order, and the generations that delivered it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{JobIdentity, Segment, differences};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::{
+    GENERATIONS_KEPT, JOBS_MAX, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, check_name, check_room,
+    check_text,
+};
+use crate::command::RegisterJob;
+use crate::cursor::SealedEpoch;
+use crate::dataset::{Phase, check_content};
+use crate::generation::Generation;
+use crate::lease::RankRef;
+use crate::session::Sessions;
+use crate::state::{Moment, State};
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// What fixes its order.
+    pub identity: JobIdentity,
+    /// Dataset that it reads.
+    pub dataset: String,
+    /// When it was registered, Unix ms.
+    pub registered_ms: u64,
+    /// Its last generations by number; the last one is the current one.
+    pub generations: BTreeMap<u64, Generation>,
+    /// Generations opened so far.
+    pub opened: u64,
+    /// Epochs that every rank has left, the last ones, oldest first.
+    pub sealed: VecDeque<SealedEpoch>,
+    /// Reports that were passed over because their lease or cursor was no longer current.
+    pub stale_reports: u64,
+    /// Runs that launchers named, the last ones, oldest first.
+    pub(crate) runs: VecDeque<SeenRun>,
+    /// Generations that are not superseded.
+    #[serde(skip)]
+    pub(crate) usable: BTreeSet<u64>,
+}
+
+/// A run that was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SeenRun {
+    /// Its name.
+    pub(crate) run: String,
+    /// Its last generation.
+    pub(crate) generation: u64,
+}
+
+/// All jobs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Jobs {
+    pub(crate) by_name: BTreeMap<String, Job>,
+    /// Ranks in all generations of all jobs.
+    #[serde(skip)]
+    pub(crate) ranks: u64,
+}
+
+impl Job {
+    /// The generation that was opened last.
+    pub fn current(&self) -> Option<&Generation> {
+        self.generations.last_key_value().map(|(_, generation)| generation)
+    }
+
+    /// Last generation of a run that a launcher named, if it is remembered.
+    pub(crate) fn seen(&self, run: &str) -> Option<u64> {
+        self.runs.iter().rev().find(|seen| seen.run == run).map(|seen| seen.generation)
+    }
+
+    /// Remembers the last generation of a run.
+    pub(crate) fn saw(&mut self, run: &str, generation: u64) {
+        if let Some(seen) = self.runs.iter_mut().rev().find(|seen| seen.run == run) {
+            seen.generation = generation;
+            return;
+        }
+        self.runs.push_back(SeenRun { run: run.to_owned(), generation });
+        if self.runs.len() > RUNS_KEPT {
+            self.runs.pop_front();
+        }
+    }
+
+    /// What took over from a generation, if anything did.
+    pub(crate) fn superseded(&self, generation: u64) -> Option<Refusal> {
+        let known = self.generations.get(&generation);
+        let by = match known {
+            Some(known) => known.superseded_by.clone()?,
+            None => self.current().filter(|current| current.number > generation)?.as_successor(),
+        };
+        Some(by.refusal(&self.name, generation))
+    }
+
+    /// What took over from a generation in which a rank has no place, or why it has none.
+    pub(crate) fn out_of_place(&self, generation: u64, reason: String) -> Refusal {
+        if let Some(refusal) = self.superseded(generation) {
+            return refusal;
+        }
+        match self.current().filter(|current| current.number > generation) {
+            Some(current) => current.as_successor().refusal(&self.name, generation),
+            None => Refusal::Invalid(reason),
+        }
+    }
+
+    /// Keeps the last sealed epochs.
+    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) {
+        self.sealed.extend(sealed);
+        let too_many = self.sealed.len().saturating_sub(SEALED_KEPT);
+        self.sealed.drain(..too_many);
+    }
+
+    /// Takes out what is no longer kept. A generation whose ranks are just moving on is kept
+    /// regardless of how many they are.
+    pub(crate) fn forget(&mut self) -> Vec<Generation> {
+        let Some(current) = self.current() else {
+            return vec![];
+        };
+        let (current_number, moving) = (current.number, current.by_move.then_some(current.parent));
+        let earlier = self.generations.range(..current_number);
+        let (mut kept, mut ranks) = (0, 0);
+        let mut dropped = vec![];
+        for (number, generation) in earlier.rev() {
+            let is_left = moving == Some(Some(*number));
+            let fits = ranks + generation.ranks.len() as u64 <= RANKS_KEPT;
+            if kept < GENERATIONS_KEPT && (is_left || fits && dropped.is_empty()) {
+                kept += 1;
+                ranks += generation.ranks.len() as u64;
+            } else {
+                dropped.push(*number);
+            }
+        }
+        for number in &dropped {
+            self.usable.remove(number);
+        }
+        dropped.iter().filter_map(|number| self.generations.remove(number)).collect()
+    }
+
+    fn index(&mut self) {
+        self.usable.clear();
+        for (number, generation) in &mut self.generations {
+            generation.index();
+            if generation.superseded_by.is_none() {
+                self.usable.insert(*number);
+            }
+        }
+    }
+}
+
+impl Jobs {
+    pub(crate) fn get(&self, name: &str) -> Result<&Job, Refusal> {
+        self.by_name.get(name).ok_or_else(|| not_found(name))
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
+        self.by_name.get_mut(name).ok_or_else(|| not_found(name))
+    }
+
+    /// Frees a rank whose session ended.
+    pub(crate) fn free(&mut self, rank: &RankRef) {
+        let job = self.by_name.get_mut(&rank.job);
+        if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
+            generation.free(rank.rank);
+        }
+    }
+
+    /// Computes anew what the jobs imply.
+    pub(crate) fn index(&mut self, sessions: &mut Sessions) {
+        self.ranks = 0;
+        for job in self.by_name.values_mut() {
+            job.index();
+            for (number, generation) in &job.generations {
+                self.ranks += generation.ranks.len() as u64;
+                for (session, rank) in generation.leases() {
+                    let (job, generation) = (job.name.clone(), *number);
+                    sessions.file_lease(session, RankRef { job, generation, rank });
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn register_job(
+        &mut self,
+        moment: Moment,
+        register: &RegisterJob,
+    ) -> Result<Answer, Refusal> {
+        let RegisterJob { name, identity, dataset } = register;
+        check_name("the job's name", name)?;
+        check_identity(identity)?;
+        self.check_dataset(dataset, identity)?;
+        if let Some(known) = self.jobs.by_name.get(name) {
+            let differences = differences(&known.identity, identity);
+            if differences.is_empty() {
+                return Ok(Answer::Done);
+            }
+            return Err(Refusal::OtherIdentity { name: name.clone(), differences });
+        }
+        let held = self.jobs.by_name.len() as u64;
+        check_room("jobs", held, JOBS_MAX as u64, "use the names of jobs that exist")?;
+        let job = Job {
+            name: name.clone(),
+            identity: identity.clone(),
+            dataset: dataset.clone(),
+            registered_ms: moment.now_ms,
+            generations: BTreeMap::new(),
+            opened: 0,
+            sealed: VecDeque::new(),
+            stale_reports: 0,
+            runs: VecDeque::new(),
+            usable: BTreeSet::new(),
+        };
+        self.jobs.by_name.insert(name.clone(), job);
+        Ok(Answer::Done)
+    }
+
+    fn check_dataset(&self, name: &str, identity: &JobIdentity) -> Result<(), Refusal> {
+        if name.is_empty() {
+            // In one process nobody else needs to find it.
+            return Ok(());
+        }
+        let dataset = self.datasets.get(name)?;
+        match &dataset.phase {
+            Phase::Ready(ready) => check_content(name, ready, identity.content()),
+            Phase::Failed { failure, .. } => {
+                let reason = format!("dataset `{name}` failed: {}", failure.message);
+                Err(Refusal::Invalid(reason))
+            }
+            phase => {
+                let phase = phase.in_words();
+                let reason = format!("dataset `{name}` is {phase}; wait until it is ready");
+                Err(Refusal::Invalid(reason))
+            }
+        }
+    }
+}
+
+fn not_found(name: &str) -> Refusal {
+    Refusal::NotFound { what: "job".to_owned(), name: name.to_owned() }
+}
+
+fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
+    let JobIdentity { shuffle, lanes, operators, decoder, .. } = identity;
+    check_text("the list of operators", operators)?;
+    check_text("the decoder's id", decoder)?;
+    let plan = shuffle.validate().and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));
+    plan.map_err(|error| Refusal::Invalid(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::Tail;
+
+    use super::*;
+    use crate::Change;
+    use crate::fixture::{DATASET, Fixture, JOB, add, digest, identity, register};
+
+    fn with(identity: JobIdentity) -> Change {
+        let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
+        Change::RegisterJob(RegisterJob { name, identity, dataset })
+    }
+
+    #[test]
+    fn the_same_identity_under_the_same_name_changes_nothing() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let before = fixture.contents();
+        fixture.done(register(Tail::Drop));
+        assert_eq!(fixture.contents(), before);
+    }
+
+    #[test]
+    fn another_identity_under_the_same_name_lists_every_difference() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let mut other = identity(Tail::Pad);
+        other.shuffle.seed = 2;
+        other.lanes = 4;
+        fixture.refused(
+            with(other),
+            expect![[r#"
+            job `train` exists with another identity: seed is 1 there and
+            2 here, lanes is 2 there and 4 here, tail is drop there and
+            pad here; use another name, or the same values"#]],
+        );
+    }
+
+    #[test]
+    fn numbers_that_decide_nothing_may_differ() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let mut plain = identity(Tail::Drop);
+        plain.shuffle.enabled = false;
+        let job = |identity: &JobIdentity| {
+            let (name, dataset) = ("plain".to_owned(), DATASET.to_owned());
+            Change::RegisterJob(RegisterJob { name, identity: identity.clone(), dataset })
+        };
+        fixture.done(job(&plain));
+        plain.shuffle.window = 99;
+        fixture.done(job(&plain));
+    }
+
+    #[test]
+    fn the_dataset_is_ready_and_has_that_content() {
+        let mut fixture = Fixture::default();
+        let session = fixture.join("w");
+        fixture.refused(register(Tail::Drop), expect!["there is no dataset `images`"]);
+        fixture.done(add());
+        fixture.refused(
+            register(Tail::Drop),
+            expect!["dataset `images` is being listed; wait until it is ready"],
+        );
+        let fencing = fixture.take(session, 1)[0].fencing;
+        fixture.done(crate::fixture::listing(session, fencing, 0));
+        fixture.refused(
+            register(Tail::Drop),
+            expect![[r#"
+            dataset `images` failed: no file matches /data/*.tfrecord;
+            check the patterns, or add the files first"#]],
+        );
+        fixture.ready_dataset(session);
+        let mut other = identity(Tail::Drop);
+        other.shuffle.content = digest(8);
+        fixture.refused(
+            with(other),
+            expect![[r#"
+            dataset `images` exists with other content:
+            0707070707070707070707070707070707070707070707070707070707070707;
+            use another name"#]],
+        );
+        fixture.done(register(Tail::Drop));
+    }
+
+    #[test]
+    fn what_makes_no_order_is_refused() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let mut refused = |change: fn(&mut JobIdentity), says| {
+            let mut identity = identity(Tail::Drop);
+            change(&mut identity);
+            fixture.refused(with(identity), says);
+        };
+        refused(
+            |identity| identity.shuffle.window = 0,
+            expect!["`shuffle_window` must be at least 1"],
+        );
+        refused(|identity| identity.lanes = 0, expect!["`lanes` must be at least 1"]);
+        refused(
+            |identity| identity.lanes = u64::MAX,
+            expect!["`lanes` is 18446744073709551615, but may be at most 1048576"],
+        );
+        refused(
+            |identity| identity.operators = "x".repeat(5_000),
+            expect![[r#"
+            the list of operators has 5000 bytes; at most 4096 are
+            allowed"#]],
+        );
+    }
+
+    #[test]
+    fn there_is_a_bound_for_jobs() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let job = |number: usize| {
+            let (name, dataset) = (number.to_string(), DATASET.to_owned());
+            Change::RegisterJob(RegisterJob { name, identity: identity(Tail::Drop), dataset })
+        };
+        for number in 1..JOBS_MAX {
+            let command = fixture.command(job(number));
+            fixture.state.apply(fixture.state.applied() + 1, &command).answer.unwrap();
+        }
+        fixture.refused(job(0), expect!["jobs: at most 10000; use the names of jobs that exist"]);
+    }
+}

@@ -1,0 +1,277 @@
+//! Leases of ranks: who serves which, and whether a lease is still good.
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Refusal};
+use crate::command::{Fencing, LeaseRef, SessionId};
+use crate::generation::Rank;
+use crate::state::State;
+
+/// The right to serve a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankLease {
+    /// Its token: the log index of the grant.
+    pub fencing: Fencing,
+    /// Who serves it.
+    pub session: SessionId,
+    /// Since when, Unix ms.
+    pub granted_ms: u64,
+}
+
+/// A rank of a generation of a job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RankRef {
+    /// The job.
+    pub job: String,
+    /// The generation.
+    pub generation: u64,
+    /// The rank.
+    pub rank: u64,
+}
+
+/// Whether a lease is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Live,
+    /// A later generation took over; the trainer must start again.
+    Superseded {
+        /// What to tell it.
+        refusal: Refusal,
+    },
+    /// Another lease, or none, is the current one; the trainer may reconnect.
+    Fenced {
+        /// What to tell it.
+        refusal: Refusal,
+    },
+}
+
+impl Rank {
+    pub(crate) fn is_served_by(&self, fencing: Fencing) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.fencing == fencing)
+    }
+}
+
+impl State {
+    /// Whether a lease is good.
+    pub fn verdict(&self, lease: &LeaseRef) -> Verdict {
+        let LeaseRef { job: name, generation, rank: number, fencing } = lease;
+        let fenced = |reason: String| Verdict::Fenced { refusal: fenced(*fencing, reason) };
+        let Some(job) = self.job(name) else {
+            return fenced(format!("there is no job `{name}`"));
+        };
+        if let Some(refusal) = job.superseded(*generation) {
+            return Verdict::Superseded { refusal };
+        }
+        let known = job.generations.get(generation);
+        let Some(rank) = known.and_then(|generation| generation.ranks.get(number)) else {
+            return fenced(format!("rank {number} has not joined generation {generation}"));
+        };
+        match &rank.lease {
+            Some(lease) if lease.fencing == *fencing => Verdict::Live,
+            Some(lease) => fenced(format!("lease {} took rank {number} over", lease.fencing)),
+            None if rank.ended => fenced(format!("the trainer of rank {number} ended it")),
+            None => match rank.moved_to {
+                Some(to) => fenced(format!("rank {number} moved on to generation {to}")),
+                None => fenced(format!("the session that served rank {number} ended")),
+            },
+        }
+    }
+
+    /// The good leases of a session.
+    pub fn serving(&self, session: SessionId) -> impl Iterator<Item = LeaseRef> {
+        let ranks = self.session(session).into_iter().flat_map(|session| &session.leases);
+        ranks.filter_map(|RankRef { job, generation: number, rank }| {
+            let generation = self.job(job)?.generations.get(number)?;
+            let fencing = generation.ranks.get(rank)?.lease.as_ref()?.fencing;
+            let lease = LeaseRef { job: job.clone(), generation: *number, rank: *rank, fencing };
+            generation.superseded_by.is_none().then_some(lease)
+        })
+    }
+
+    pub(crate) fn end_rank(&mut self, lease: &LeaseRef) -> Result<Answer, Refusal> {
+        let LeaseRef { job, generation: number, rank, fencing } = lease;
+        let known = self.jobs.by_name.get_mut(job);
+        let known = known.and_then(|job| job.generations.get_mut(number));
+        if let Some(generation) = known
+            && let Some(ending) = generation.ranks.get_mut(rank)
+            && ending.is_served_by(*fencing)
+        {
+            ending.ended = true;
+            if let Some(lease) = generation.lend(*rank, None) {
+                let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
+                self.sessions.drop_lease(lease.session, &rank);
+            }
+            return Ok(Answer::Done);
+        }
+        match self.verdict(lease) {
+            Verdict::Fenced { refusal } => Err(refusal),
+            Verdict::Live | Verdict::Superseded { .. } => {
+                Err(fenced(*fencing, format!("rank {rank} of generation {number} has ended")))
+            }
+        }
+    }
+}
+
+fn fenced(fencing: Fencing, reason: String) -> Refusal {
+    Refusal::Fenced { what: "lease".to_owned(), fencing, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, JOB, first_of_two, fresh, segment, wrapped};
+    use crate::{Change, StartRank};
+
+    fn running() -> (Fixture, StartRank) {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let start = first_of_two(session);
+        fixture.start_all(&start);
+        (fixture, start)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
+    fn check(fixture: &Fixture, lease: &LeaseRef, says: Expect) {
+        says.assert_eq(&match fixture.state.verdict(lease) {
+            Verdict::Live => "live".to_owned(),
+            Verdict::Superseded { refusal } => {
+                format!("superseded:\n{}", wrapped(&refusal.to_string()))
+            }
+            Verdict::Fenced { refusal } => format!("fenced:\n{}", wrapped(&refusal.to_string())),
+        });
+    }
+
+    #[test]
+    fn the_last_grant_is_good_and_the_ones_before_are_not() {
+        let (mut fixture, start) = running();
+        let old = fixture.lease(0);
+        check(&fixture, &old, expect!["live"]);
+        fixture.start(StartRank { trainer: "t-0".into(), ..start });
+        check(
+            &fixture,
+            &old,
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: lease 11 took rank 0 over"#]],
+        );
+        check(&fixture, &fixture.lease(0), expect!["live"]);
+        assert!(fixture.lease(0).fencing > old.fencing);
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_session_or_its_trainer_or_a_move() {
+        let (mut fixture, start) = running();
+        let (first, second) = (fixture.lease(0), fixture.lease(1));
+        fixture.done(Change::EndRank { lease: second.clone() });
+        check(
+            &fixture,
+            &second,
+            expect![[r#"
+            fenced:
+            lease 10 is no longer valid: the trainer of rank 1 ended it"#]],
+        );
+        let move_on = Intent::Move { from: 0, epoch: 0, segments: vec![segment(0)] };
+        fixture.start(StartRank { intent: move_on, trainer: "t-0".into(), ..start.clone() });
+        check(
+            &fixture,
+            &first,
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: rank 0 moved on to generation 1"#]],
+        );
+        let moved = fixture.lease(0);
+        fixture.done(Change::ExpireSessions { sessions: vec![start.session] });
+        check(
+            &fixture,
+            &moved,
+            expect![[r#"
+                fenced:
+                lease 12 is no longer valid: the session that served rank 0
+                ended"#]],
+        );
+    }
+
+    #[test]
+    fn a_superseded_generation_says_what_took_over() {
+        let (mut fixture, start) = running();
+        let old = fixture.lease(1);
+        fixture.start(StartRank { run: Some("r2".into()), intent: fresh(), ..start });
+        check(
+            &fixture,
+            &old,
+            expect![[r#"
+                superseded:
+                generation 0 of job `train` ended: rank 0 started again at
+                epoch 0 step 0 as generation 1; restart this rank from the
+                same state"#]],
+        );
+        let session = fixture.state.sessions().next().unwrap().id;
+        assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
+        // It may still be ended.
+        fixture.done(Change::EndRank { lease: old });
+    }
+
+    #[test]
+    fn what_was_never_granted_is_not_good() {
+        let (fixture, _) = running();
+        let good = fixture.lease(0);
+        check(
+            &fixture,
+            &LeaseRef { job: "other".into(), ..good },
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: there is no job `other`"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { generation: 5, ..good.clone() },
+            expect![[r#"
+                fenced:
+                lease 9 is no longer valid: rank 0 has not joined generation
+                5"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { rank: 5, ..good.clone() },
+            expect![[r#"
+                fenced:
+                lease 9 is no longer valid: rank 5 has not joined generation
+                0"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { fencing: u64::MAX, ..good },
+            expect![[r#"
+                fenced:
+                lease 18446744073709551615 is no longer valid: lease 9 took
+                rank 0 over"#]],
+        );
+    }
+
+    #[test]
+    fn only_the_current_lease_ends_its_rank() {
+        let (mut fixture, _) = running();
+        let lease = fixture.lease(0);
+        let end = |lease: LeaseRef| Change::EndRank { lease };
+        fixture.refused(
+            end(LeaseRef { fencing: 1, ..lease.clone() }),
+            expect!["lease 1 is no longer valid: lease 9 took rank 0 over"],
+        );
+        fixture.refused(
+            end(LeaseRef { job: "other".into(), ..lease }),
+            expect!["lease 9 is no longer valid: there is no job `other`"],
+        );
+        fixture.report(0, 0, 6);
+        fixture.done(end(lease.clone()));
+        let rank = &fixture.current().ranks[&0];
+        assert_eq!((rank.ended, rank.lease.is_none(), rank.cursor.step), (true, true, 6));
+        assert_eq!(fixture.state.job(JOB).unwrap().current().unwrap().ranks_served(), 1);
+        fixture.refused(
+            end(lease),
+            expect!["lease 9 is no longer valid: the trainer of rank 0 ended it"],
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! The replicated state machine: datasets, jobs, runs, generations, sessions and leases.
+//!
+//! Everything that a coordinator agrees on is in [`State`], and only [`State::apply`] changes it.
+//! This crate never reads a clock, a file, the environment or a random number, never waits and
+//! never starts a thread: the same commands at the same log indexes give the same state, byte for
+//! byte, on every replica.
+//!
+//! Start at [`State::apply`] and [`Change`]; `place.rs` holds the rules of starts.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod bound;
+mod command;
+
+mod state;
+
+mod dedupe;
+mod session;
+
+mod dataset;
+mod scan;
+
+mod job;
+
+mod generation;
+mod origin;
+
+mod cursor;
+mod lease;
+mod place;
+mod start;
+
+mod invariant;
+
+#[cfg(test)]
+mod fixture;
+
+pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started};
+pub use bound::{
+    ANSWERS_BYTES_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATION_MAX, GENERATIONS_KEPT, JOBS_MAX,
+    NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX, RANKS_KEPT, RANKS_TOTAL_MAX,
+    REQUEST_AGE_MS, REQUESTS_KEPT, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT,
+    SESSIONS_MAX, STEP_MAX, TEXT_BYTES_MAX,
+};
+pub use command::{
+    AddDataset, Change, Command, CursorReport, FailDataset, FailScan, Failure, Fencing,
+    FinishDataset, JoinSession, LeaseRef, Part, RegisterJob, ReportListing, ReportScan, SessionId,
+    StartRank,
+};
+pub use cursor::{RankCursor, SealedEpoch};
+pub use dataset::{Dataset, Phase, Ready};
+pub use generation::{Generation, Rank, Successor};
+pub use invariant::Breach;
+pub use job::Job;
+pub use lease::{RankLease, RankRef, Verdict};
+pub use origin::Origin;
+pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
+pub use session::{EndReason, EndedSession, Session};
+pub use shardfeed_plan::Intent;
+pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

@@ -1,0 +1,279 @@
+//! The rules of starts: which generation a rank joins, comes back to or opens.
+//! Source: docs/ARCHITECTURE.md, Starts.
+
+use shardfeed_plan::Intent;
+
+use crate::answer::Refusal;
+use crate::bound::GENERATION_MAX;
+use crate::command::StartRank;
+use crate::cursor::RankCursor;
+use crate::generation::{Generation, Rank};
+use crate::job::Job;
+use crate::origin::{Origin, alike};
+
+/// What a start comes to, before anything is changed.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// The rank comes back to a generation that it has joined.
+    Back { generation: u64, cursor: RankCursor },
+    /// The rank joins a generation.
+    Join { generation: u64, origin: Origin },
+    /// The rank opens a generation.
+    Open(Opening),
+}
+
+/// A generation to open.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) number: u64,
+    pub(crate) parent: Option<u64>,
+    /// `None`: no launcher named it, and it goes by the generation's number.
+    pub(crate) run: Option<String>,
+    pub(crate) implicit: bool,
+    pub(crate) by_move: bool,
+    pub(crate) origin: Origin,
+}
+
+impl Job {
+    /// Where a start leads, or why nowhere.
+    pub(crate) fn place(&self, start: &StartRank) -> Result<Place, Refusal> {
+        let tail = self.identity.tail;
+        match &start.intent {
+            Intent::Reconnect { generation, epoch, step } => {
+                let cursor = RankCursor { epoch: *epoch, step: *step };
+                self.reconnect(start, *generation, cursor)
+            }
+            Intent::Move { from, epoch, segments } => {
+                let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
+                self.move_on(start, *from, origin)
+            }
+            Intent::Start { token_generation, epoch, segments } => {
+                let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
+                self.check_token_generation(*token_generation)?;
+                self.start(start, *token_generation, origin)
+            }
+        }
+    }
+
+    /// The same loader goes on where it was.
+    fn reconnect(
+        &self,
+        start: &StartRank,
+        number: u64,
+        cursor: RankCursor,
+    ) -> Result<Place, Refusal> {
+        let (generation, rank) = self.own_rank(start, number)?;
+        if let Some(refusal) = generation.disagreement(start, None) {
+            return Err(refusal);
+        }
+        let RankCursor { epoch, step } = cursor;
+        if !cursor.is_possible() {
+            let reason = format!("epoch {epoch} step {step} is beyond every epoch");
+            return Err(Refusal::Invalid(reason));
+        }
+        if cursor < rank.cursor {
+            let (StartRank { job, rank: number, .. }, known) = (start, rank.cursor);
+            return Err(Refusal::Invalid(format!(
+                "rank {number} of job `{job}` asks for epoch {epoch} step {step}, but it has \
+                 already consumed everything before epoch {} step {}",
+                known.epoch, known.step
+            )));
+        }
+        Ok(Place::Back { generation: number, cursor })
+    }
+
+    /// The same loader goes elsewhere by itself; the other ranks follow one by one.
+    fn move_on(&self, start: &StartRank, from: u64, origin: Origin) -> Result<Place, Refusal> {
+        let (left, _) = self.own_rank(start, from)?;
+        if let Some(refusal) = left.disagreement(start, None) {
+            return Err(refusal);
+        }
+        let tail = self.identity.tail;
+        let children = self.generations.range(from..).map(|(_, generation)| generation);
+        // None of them is superseded, or the one they came from would be.
+        let children = children.filter(|generation| {
+            let of_this = generation.by_move && generation.parent == Some(from);
+            of_this && generation.origin.fits(&origin, tail)
+        });
+        for child in children {
+            match child.ranks.get(&start.rank) {
+                None => return Ok(Place::Join { generation: child.number, origin }),
+                // The answer to the same move was lost.
+                Some(rank) if rank.trainer == start.trainer && rank.cursor == rank.start => {
+                    return Ok(Place::Back { generation: child.number, cursor: rank.cursor });
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(Place::Open(Opening {
+            number: self.next_number(None)?,
+            parent: Some(from),
+            run: Some(left.run.clone()),
+            implicit: left.implicit,
+            by_move: true,
+            origin,
+        }))
+    }
+
+    /// A loader starts, with a token or without.
+    fn start(
+        &self,
+        start: &StartRank,
+        token_generation: Option<u64>,
+        origin: Origin,
+    ) -> Result<Place, Refusal> {
+        let number = self.next_number(token_generation)?;
+        let parent = token_generation.filter(|parent| self.generations.contains_key(parent));
+        let opening = |run: Option<String>, origin: Origin| {
+            let (implicit, by_move) = (start.run.is_none(), false);
+            Ok(Place::Open(Opening { number, parent, run, implicit, by_move, origin }))
+        };
+        let Some(current) = self.current() else {
+            return opening(start.run.clone(), origin);
+        };
+        if !current.is_run_of(start) {
+            return match start.run.as_deref().and_then(|run| self.seen(run)) {
+                Some(last) => Err(current.as_successor().refusal(&self.name, last)),
+                None => opening(start.run.clone(), origin),
+            };
+        }
+        let generation = current.number;
+        let again = Some(current.run.clone());
+        let Some(rank) = current.ranks.get(&start.rank) else {
+            return match current.misfit(start, &origin, self) {
+                None => Ok(Place::Join { generation, origin }),
+                Some(_) if current.served == 0 => opening(again, origin),
+                Some(refusal) => Err(refusal),
+            };
+        };
+        // Cursors are told now and then. Where another loader really stood is known only if it ended
+        // with a last word; one that is just gone may have consumed more.
+        let is_known = rank.trainer == start.trainer || rank.ended;
+        let stays = is_known
+            && current.disagreement(start, Some(&origin)).is_none()
+            && current.is_at(rank.cursor, &origin);
+        if stays {
+            return Ok(Place::Back { generation, cursor: rank.cursor });
+        }
+        opening(again, origin)
+    }
+
+    /// The rank that a loader says it is, in a generation that is not superseded.
+    fn own_rank(&self, start: &StartRank, number: u64) -> Result<(&Generation, &Rank), Refusal> {
+        if let Some(refusal) = self.superseded(number) {
+            return Err(refusal);
+        }
+        let (job, rank) = (&self.name, start.rank);
+        let Some(generation) = self.generations.get(&number) else {
+            let reason = format!("job `{job}` has no generation {number}; start from a token");
+            return Err(self.out_of_place(number, reason));
+        };
+        match generation.ranks.get(&rank) {
+            Some(known) if known.trainer == start.trainer => Ok((generation, known)),
+            Some(_) => {
+                let reason = format!(
+                    "rank {rank} of job `{job}` belongs to another trainer in generation {number}; \
+                     start from a token"
+                );
+                Err(self.out_of_place(number, reason))
+            }
+            None => {
+                let reason = format!(
+                    "rank {rank} of job `{job}` has not joined generation {number}; start from a \
+                     token"
+                );
+                Err(self.out_of_place(number, reason))
+            }
+        }
+    }
+
+    fn check_token_generation(&self, token_generation: Option<u64>) -> Result<(), Refusal> {
+        let last = self.current().map(|current| current.number);
+        match token_generation {
+            Some(number) if number > GENERATION_MAX && Some(number) > last => {
+                let reason = format!("generation {number} is beyond every generation");
+                Err(Refusal::Invalid(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_number(&self, token_generation: Option<u64>) -> Result<u64, Refusal> {
+        let last = self.current().map(|current| current.number);
+        match last.max(token_generation) {
+            None => Ok(0),
+            Some(number) => number.checked_add(1).ok_or_else(|| Refusal::Full {
+                what: "generations".to_owned(),
+                most: u64::MAX,
+                hint: "use another name for the job".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Generation {
+    /// Whether the start belongs to this generation's run.
+    fn is_run_of(&self, start: &StartRank) -> bool {
+        match &start.run {
+            Some(run) => !self.implicit && self.run == *run,
+            None => self.implicit && (self.run_is_open() || self.ranks.contains_key(&start.rank)),
+        }
+    }
+
+    /// Whether a start is just where a rank stands.
+    fn is_at(&self, cursor: RankCursor, origin: &Origin) -> bool {
+        cursor == RankCursor { epoch: origin.epoch, step: origin.step() }
+            && self
+                .segments_of(cursor.epoch)
+                .is_some_and(|segments| alike(&segments, &origin.segments))
+    }
+
+    /// The number in which a start differs from the others, if it does.
+    fn disagreement(&self, start: &StartRank, origin: Option<&Origin>) -> Option<Refusal> {
+        let limit = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
+        let number = |number: u64| number.to_string();
+        let origin = origin.unwrap_or(&self.origin);
+        let pairs = [
+            ("world_size", number(start.world_size), number(self.world_size)),
+            ("limit", limit(start.limit), limit(self.limit)),
+            ("lanes", number(origin.lanes()), number(self.origin.lanes())),
+            ("global batch", number(origin.global_batch()), number(self.origin.global_batch())),
+        ];
+        let (name, value, known) = pairs.into_iter().find(|(_, value, known)| value != known)?;
+        Some(self.disagree(start, name, value, known))
+    }
+
+    fn disagree(&self, start: &StartRank, name: &str, value: String, known: String) -> Refusal {
+        let (job, run, rank) = (start.job.clone(), self.run.clone(), start.rank);
+        Refusal::Disagree { job, run, rank, name: name.into(), value, known }
+    }
+
+    /// Why a rank that has not joined cannot start here, if it cannot.
+    fn misfit(&self, start: &StartRank, origin: &Origin, job: &Job) -> Option<Refusal> {
+        if let Some(refusal) = self.disagreement(start, Some(origin)) {
+            return Some(refusal);
+        }
+        if self.origin.fits(origin, job.identity.tail) {
+            return None;
+        }
+        let RankCursor { epoch: by_epoch, step: by_step } = self.start();
+        if (origin.epoch, origin.step()) == (by_epoch, by_step) {
+            // The numbers of a conflict would be the same on both sides.
+            let (value, known) = (origin.segments_text(), self.origin.segments_text());
+            return Some(self.disagree(start, "segments", value, known));
+        }
+        Some(Refusal::Conflict {
+            job: start.job.clone(),
+            run: self.run.clone(),
+            rank: start.rank,
+            epoch: origin.epoch,
+            step: origin.step(),
+            by_rank: self.opened_by,
+            by_epoch,
+            by_step,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! Sessions: one for each live incarnation of a worker.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::{SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room};
+use crate::command::{JoinSession, SessionId};
+use crate::lease::RankRef;
+use crate::scan::ScanRef;
+use crate::state::{Moment, State};
+
+/// A live session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its id: the log index of the command that began it.
+    pub id: SessionId,
+    /// What the worker said.
+    pub join: JoinSession,
+    /// When it began, Unix ms.
+    pub joined_ms: u64,
+    /// Ranks that it serves.
+    #[serde(skip)]
+    pub leases: BTreeSet<RankRef>,
+    /// Parts of datasets that it lists or scans.
+    #[serde(skip)]
+    pub scans: BTreeSet<ScanRef>,
+}
+
+/// A session that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedSession {
+    /// Its id.
+    pub id: SessionId,
+    /// What the worker said.
+    pub join: JoinSession,
+    /// When it began, Unix ms.
+    pub joined_ms: u64,
+    /// When it ended, Unix ms.
+    pub ended_ms: u64,
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// Its worker said so.
+    Left,
+    /// It was not renewed in time.
+    Expired,
+    /// Another incarnation of its worker began one.
+    Replaced,
+}
+
+/// All sessions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sessions {
+    pub(crate) live: BTreeMap<SessionId, Session>,
+    pub(crate) ended: VecDeque<EndedSession>,
+    #[serde(skip)]
+    pub(crate) by_worker: BTreeMap<String, SessionId>,
+}
+
+impl Sessions {
+    /// The session, if it lives.
+    ///
+    /// # Errors  `Fenced`, with what is remembered of its end.
+    pub(crate) fn live(&self, id: SessionId) -> Result<&Session, Refusal> {
+        self.live.get(&id).ok_or_else(|| {
+            let ended = self.ended.iter().rev().find(|ended| ended.id == id);
+            let reason = match ended.map(|ended| ended.reason) {
+                Some(EndReason::Left) => "its worker left",
+                Some(EndReason::Expired) => "it was not renewed in time",
+                Some(EndReason::Replaced) => "its worker started again",
+                None => "it ended long ago, or never was",
+            };
+            let (what, reason) = ("session".to_owned(), format!("{reason}; join again"));
+            Refusal::Fenced { what, fencing: id, reason }
+        })
+    }
+
+    /// Computes anew what the sessions imply; jobs and datasets file their leases and scans.
+    pub(crate) fn index(&mut self) {
+        let named = |session: &Session| (session.join.worker.clone(), session.id);
+        self.by_worker = self.live.values().map(named).collect();
+        for session in self.live.values_mut() {
+            session.leases.clear();
+            session.scans.clear();
+        }
+    }
+
+    /// Files that the session serves the rank.
+    pub(crate) fn file_lease(&mut self, id: SessionId, rank: RankRef) {
+        if let Some(session) = self.live.get_mut(&id) {
+            session.leases.insert(rank);
+        }
+    }
+
+    /// Files that the session no longer serves the rank.
+    pub(crate) fn drop_lease(&mut self, id: SessionId, rank: &RankRef) {
+        if let Some(session) = self.live.get_mut(&id) {
+            session.leases.remove(rank);
+        }
+    }
+
+    /// Files that the session has the scan.
+    pub(crate) fn file_scan(&mut self, id: SessionId, scan: ScanRef) {
+        if let Some(session) = self.live.get_mut(&id) {
+            session.scans.insert(scan);
+        }
+    }
+
+    /// Files that the session no longer has the scan.
+    pub(crate) fn drop_scan(&mut self, id: SessionId, scan: &ScanRef) {
+        if let Some(session) = self.live.get_mut(&id) {
+            session.scans.remove(scan);
+        }
+    }
+
+    /// Takes a session out and remembers its end; the caller frees what it held.
+    fn end(&mut self, id: SessionId, ended_ms: u64, reason: EndReason) -> Option<Session> {
+        let session = self.live.remove(&id)?;
+        self.by_worker.remove(&session.join.worker);
+        let Session { join, joined_ms, .. } = session.clone();
+        self.ended.push_back(EndedSession { id, join, joined_ms, ended_ms, reason });
+        if self.ended.len() > SESSIONS_ENDED_KEPT {
+            self.ended.pop_front();
+        }
+        Some(session)
+    }
+}
+
+impl State {
+    pub(crate) fn join_session(
+        &mut self,
+        Moment { index, now_ms }: Moment,
+        join: &JoinSession,
+    ) -> Result<Answer, Refusal> {
+        check_name("the worker's name", &join.worker)?;
+        check_name("the worker's incarnation", &join.incarnation)?;
+        for (what, label) in [
+            ("the worker's host", &join.host),
+            ("the worker's version", &join.version),
+            ("the worker's endpoint", &join.endpoint),
+        ] {
+            check_label(what, label)?;
+        }
+        let earlier = self.sessions.by_worker.get(&join.worker).copied();
+        if let Some(earlier) = earlier {
+            let known = self.sessions.live(earlier)?;
+            if known.join.incarnation == join.incarnation {
+                return Ok(Answer::Joined { session: earlier });
+            }
+            self.end_session(earlier, now_ms, EndReason::Replaced);
+        } else {
+            let live = self.sessions.live.len() as u64;
+            let hint = "stop workers, or wait until those that are gone expire";
+            check_room("live workers", live, SESSIONS_MAX as u64, hint)?;
+        }
+        let (leases, scans) = (BTreeSet::new(), BTreeSet::new());
+        let join = join.clone();
+        self.sessions.by_worker.insert(join.worker.clone(), index);
+        let session = Session { id: index, join, joined_ms: now_ms, leases, scans };
+        self.sessions.live.insert(index, session);
+        Ok(Answer::Joined { session: index })
+    }
+
+    pub(crate) fn leave_session(
+        &mut self,
+        moment: Moment,
+        session: SessionId,
+    ) -> Result<Answer, Refusal> {
+        self.sessions.live(session)?;
+        self.end_session(session, moment.now_ms, EndReason::Left);
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn expire_sessions(&mut self, moment: Moment, sessions: &[SessionId]) -> Answer {
+        for session in sessions {
+            self.end_session(*session, moment.now_ms, EndReason::Expired);
+        }
+        Answer::Done
+    }
+
+    fn end_session(&mut self, id: SessionId, now_ms: u64, reason: EndReason) {
+        let Some(session) = self.sessions.end(id, now_ms, reason) else {
+            return;
+        };
+        for rank in &session.leases {
+            self.jobs.free(rank);
+        }
+        for scan in &session.scans {
+            self.datasets.free(scan);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use crate::fixture::{Fixture, add, first_of_two, join};
+    use crate::{
+        Answer, Change, EndReason, JoinSession, NAME_BYTES_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+    };
+    use shardfeed_plan::Tail;
+
+    fn reasons(fixture: &Fixture) -> Vec<EndReason> {
+        fixture.state.ended_sessions().map(|ended| ended.reason).collect()
+    }
+
+    #[test]
+    fn a_session_is_the_index_of_its_command() {
+        let mut fixture = Fixture::default();
+        fixture.done(add());
+        assert_eq!(fixture.join("a"), 2);
+        assert_eq!(fixture.join("b"), 3);
+        let workers = fixture.state.sessions().map(|session| session.join.worker.as_str());
+        assert_eq!(workers.collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_same_incarnation_has_the_same_session_while_it_lives() {
+        let mut fixture = Fixture::default();
+        let first = fixture.join("a");
+        assert_eq!(fixture.join("a"), first);
+        fixture.done(Change::ExpireSessions { sessions: vec![first] });
+        assert_eq!(fixture.join("a"), 4);
+        assert_eq!(reasons(&fixture), [EndReason::Expired]);
+    }
+
+    #[test]
+    fn another_incarnation_ends_the_earlier_session_and_frees_what_it_held() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        let again = Change::JoinSession(join("w", "i2"));
+        let answer = fixture.apply(again).unwrap();
+        assert_eq!(answer, Answer::Joined { session: fixture.state.applied() });
+        assert_eq!(reasons(&fixture), [EndReason::Replaced]);
+        assert_eq!(fixture.current().ranks[&0].lease, None);
+        assert_eq!(fixture.current().ranks_served(), 0);
+        fixture.refused(
+            Change::LeaveSession { session },
+            expect![[r#"
+            session 1 is no longer valid: its worker started again; join
+            again"#]],
+        );
+    }
+
+    #[test]
+    fn a_session_that_left_has_nothing_any_more() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        fixture.done(Change::LeaveSession { session });
+        assert_eq!(fixture.current().ranks[&0].lease, None);
+        fixture.refused(
+            Change::LeaveSession { session },
+            expect!["session 1 is no longer valid: its worker left; join again"],
+        );
+        fixture.refused(
+            Change::TakeScans { session, most: 1 },
+            expect!["session 1 is no longer valid: its worker left; join again"],
+        );
+    }
+
+    #[test]
+    fn expiry_passes_over_sessions_that_are_gone() {
+        let mut fixture = Fixture::default();
+        let (a, b) = (fixture.join("a"), fixture.join("b"));
+        fixture.done(Change::ExpireSessions { sessions: vec![a, 77, a] });
+        assert_eq!(fixture.state.sessions().map(|session| session.id).collect::<Vec<_>>(), [b]);
+        fixture.refused(
+            Change::LeaveSession { session: a },
+            expect![[r#"
+            session 1 is no longer valid: it was not renewed in time;
+            join again"#]],
+        );
+        assert_eq!(reasons(&fixture), [EndReason::Expired]);
+    }
+
+    #[test]
+    fn the_last_ended_sessions_are_remembered() {
+        let mut fixture = Fixture::default();
+        for _ in 0..SESSIONS_ENDED_KEPT + 5 {
+            let session = fixture.join("a");
+            fixture.done(Change::LeaveSession { session });
+        }
+        assert_eq!(fixture.state.ended_sessions().count(), SESSIONS_ENDED_KEPT);
+        fixture.refused(
+            Change::LeaveSession { session: 1 },
+            expect![[r#"
+            session 1 is no longer valid: it ended long ago, or never
+            was; join again"#]],
+        );
+    }
+
+    #[test]
+    fn names_are_short_and_printable() {
+        let mut fixture = Fixture::default();
+        let named = |worker: &str| Change::JoinSession(join(worker, "i1"));
+        fixture.refused(named(""), expect!["the worker's name is empty"]);
+        fixture.refused(
+            named("a\u{7}"),
+            expect![[r#"
+            the worker's name "a\u{7}" has characters that cannot be
+            printed"#]],
+        );
+        fixture.refused(
+            named(&"a".repeat(NAME_BYTES_MAX + 1)),
+            expect!["the worker's name has 201 bytes; at most 200 are allowed"],
+        );
+        fixture.refused(
+            Change::JoinSession(join("a", "")),
+            expect!["the worker's incarnation is empty"],
+        );
+        let host = "\n".to_owned();
+        let odd = Change::JoinSession(JoinSession { host, ..join("a", "i1") });
+        fixture.refused(
+            odd,
+            expect![[r#"the worker's host "\n" has characters that cannot be printed"#]],
+        );
+        fixture.apply(named(&"a".repeat(NAME_BYTES_MAX))).unwrap();
+    }
+
+    #[test]
+    fn there_is_a_bound_for_live_sessions() {
+        let mut fixture = Fixture::default();
+        for worker in 0..SESSIONS_MAX as u64 {
+            let command = fixture.command(Change::JoinSession(join(&format!("w{worker}"), "i")));
+            fixture.state.apply(worker + 1, &command).answer.unwrap();
+        }
+        let mut joined = |incarnation| fixture.apply(Change::JoinSession(join("w5", incarnation)));
+        assert_eq!(joined("i"), Ok(Answer::Joined { session: 6 }));
+        joined("j").unwrap();
+        fixture.refused(
+            Change::JoinSession(join("one more", "i")),
+            expect![[r#"
+            live workers: at most 100000; stop workers, or wait until
+            those that are gone expire"#]],
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! The state, and the one way to change it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::check_label;
+use crate::command::SessionId;
+use crate::command::{Change, Command};
+use crate::dataset::{Dataset, Datasets};
+use crate::dedupe::Dedupe;
+use crate::invariant::Breach;
+use crate::job::{Job, Jobs};
+use crate::session::{EndedSession, Session, Sessions};
+
+/// Version of a snapshot's JSON.
+pub const SNAPSHOT_FORMAT: u32 = 1;
+
+/// Everything that the coordinators agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Stored")]
+pub struct State {
+    #[serde(rename = "shardfeed_state")]
+    pub(crate) format: u32,
+    pub(crate) applied: u64,
+    pub(crate) clock_ms: u64,
+    pub(crate) dedupe: Dedupe,
+    pub(crate) sessions: Sessions,
+    pub(crate) datasets: Datasets,
+    pub(crate) jobs: Jobs,
+}
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Its answer; a refused command changed nothing.
+    pub answer: Result<Answer, Refusal>,
+    /// Whether its request was answered before; then it changed nothing either.
+    pub repeated: bool,
+}
+
+/// Where and when a command is applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// Its log index.
+    pub(crate) index: u64,
+    /// The state's clock, Unix ms.
+    pub(crate) now_ms: u64,
+}
+
+/// Why a snapshot was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Written by a later shardfeed.
+    #[error(
+        "the snapshot has format {found}, this shardfeed knows up to {SNAPSHOT_FORMAT}; upgrade \
+         shardfeed to the version that wrote it"
+    )]
+    Later {
+        /// Its format.
+        found: u64,
+    },
+    /// Not a snapshot, or a part of one.
+    #[error("this is not a whole snapshot: {0}")]
+    NotAState(#[from] serde_json::Error),
+    /// It contradicts itself.
+    #[error("the snapshot contradicts itself: {0}")]
+    Broken(#[from] Breach),
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// The state before the first command.
+    pub fn new() -> Self {
+        Self {
+            format: SNAPSHOT_FORMAT,
+            applied: 0,
+            clock_ms: 0,
+            dedupe: Dedupe::default(),
+            sessions: Sessions::default(),
+            datasets: Datasets::default(),
+            jobs: Jobs::default(),
+        }
+    }
+
+    /// Applies one command. The same request id again gets the first answer and changes nothing.
+    /// - `index`: its log index, larger than all before; it becomes the fencing token of what it
+    ///   grants.
+    /// - A refused command changes nothing but the clock and the remembered answers.
+    ///
+    /// Ensures [`State::check`]. Source: docs/ARCHITECTURE.md, Coordinator.
+    pub fn apply(&mut self, index: u64, command: &Command) -> Applied {
+        debug_assert!(index > self.applied, "log index {index} after {}", self.applied);
+        self.applied = index;
+        self.clock_ms = self.clock_ms.max(command.now_ms);
+        self.dedupe.expire(self.clock_ms);
+        let request_id = &command.request_id;
+        if let Err(refusal) = check_label("the request id", request_id) {
+            return Applied { answer: Err(refusal), repeated: false };
+        }
+        if let Some(answer) = self.dedupe.answer(request_id) {
+            return Applied { answer: answer.clone(), repeated: true };
+        }
+        let moment = Moment { index, now_ms: self.clock_ms };
+        let answer = self.change(moment, &command.change);
+        self.dedupe.remember(request_id, moment.now_ms, &answer);
+        self.debug_check();
+        Applied { answer, repeated: false }
+    }
+
+    fn change(&mut self, moment: Moment, change: &Change) -> Result<Answer, Refusal> {
+        match change {
+            Change::JoinSession(join) => self.join_session(moment, join),
+            Change::LeaveSession { session } => self.leave_session(moment, *session),
+            Change::ExpireSessions { sessions } => Ok(self.expire_sessions(moment, sessions)),
+            Change::AddDataset(add) => self.add_dataset(moment, add),
+            Change::TakeScans { session, most } => self.take_scans(moment, *session, *most),
+            Change::ReportListing(report) => self.report_listing(moment, report),
+            Change::ReportScan(report) => self.report_scan(report),
+            Change::FailScan(fail) => self.fail_scan(moment, fail),
+            Change::FinishDataset(finish) => self.finish_dataset(moment, finish),
+            Change::FailDataset(fail) => self.fail_dataset(moment, fail),
+            Change::RegisterJob(register) => self.register_job(moment, register),
+            Change::StartRank(start) => self.start_rank(moment, start),
+            Change::EndRank { lease } => self.end_rank(lease),
+            Change::Report { cursors } => Ok(self.report(moment, cursors)),
+        }
+    }
+
+    /// Log index of the last command.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// The largest clock that a command brought, Unix ms; it never goes back.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
+    /// Live sessions, oldest first.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.live.values()
+    }
+
+    /// A live session.
+    pub fn session(&self, session: SessionId) -> Option<&Session> {
+        self.sessions.live.get(&session)
+    }
+
+    /// The last sessions that ended, oldest first.
+    pub fn ended_sessions(&self) -> impl Iterator<Item = &EndedSession> {
+        self.sessions.ended.iter()
+    }
+
+    /// Datasets by name.
+    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.datasets.by_name.values()
+    }
+
+    /// A dataset.
+    pub fn dataset(&self, name: &str) -> Option<&Dataset> {
+        self.datasets.by_name.get(name)
+    }
+
+    /// Datasets whose parts are all scanned and wait for [`Change::FinishDataset`].
+    pub fn assembling(&self) -> impl Iterator<Item = &Dataset> {
+        self.datasets.assembling.iter().filter_map(|name| self.dataset(name))
+    }
+
+    /// Whether [`Change::TakeScans`] would get something.
+    pub fn has_scans(&self) -> bool {
+        !self.datasets.with_work.is_empty()
+    }
+
+    /// Jobs by name.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.by_name.values()
+    }
+
+    /// A job.
+    pub fn job(&self, name: &str) -> Option<&Job> {
+        self.jobs.by_name.get(name)
+    }
+
+    /// The whole state as JSON.
+    pub fn snapshot(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a state is plain data with string and number keys")
+    }
+
+    /// Reads what [`State::snapshot`] wrote.
+    ///
+    /// # Errors  `Later`, `NotAState`, `Broken`.
+    pub fn from_snapshot(json: &[u8]) -> Result<Self, SnapshotError> {
+        #[derive(Deserialize)]
+        struct Format {
+            shardfeed_state: u64,
+        }
+        let Format { shardfeed_state: found } = serde_json::from_slice(json)?;
+        if found > u64::from(SNAPSHOT_FORMAT) {
+            return Err(SnapshotError::Later { found });
+        }
+        let state: Self = serde_json::from_slice(json)?;
+        state.check()?;
+        Ok(state)
+    }
+
+    /// Computes everything anew that other fields imply.
+    pub(crate) fn index(&mut self) {
+        self.dedupe.index();
+        self.sessions.index();
+        self.datasets.index(&mut self.sessions);
+        self.jobs.index(&mut self.sessions);
+    }
+
+    /// Checks the invariants in debug builds; the larger the state, the more rarely, so that tests
+    /// with thousands of ranks do not spend their time here.
+    fn debug_check(&self) {
+        const CHECKED_ALWAYS: u64 = 256;
+        if cfg!(debug_assertions) {
+            let named = self.datasets.by_name.len() + self.jobs.by_name.len();
+            let held = named + self.sessions.live.len() + self.dedupe.len();
+            let size = held as u64 + self.jobs.ranks + self.datasets.parts;
+            if self.applied.is_multiple_of(1 + (size / CHECKED_ALWAYS).pow(2)) {
+                let checked = self.check();
+                assert!(checked.is_ok(), "after log index {}: {checked:?}", self.applied);
+            }
+        }
+    }
+}
+
+/// A state as it is written: without what other fields imply.
+#[derive(Deserialize)]
+struct Stored {
+    #[serde(rename = "shardfeed_state")]
+    format: u32,
+    applied: u64,
+    clock_ms: u64,
+    dedupe: Dedupe,
+    sessions: Sessions,
+    datasets: Datasets,
+    jobs: Jobs,
+}
+
+impl From<Stored> for State {
+    fn from(stored: Stored) -> Self {
+        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs } = stored;
+        let mut state = Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs };
+        state.index();
+        state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::Tail;
+
+    use super::*;
+    use crate::fixture::{Fixture, first_of_two, wrapped};
+
+    fn busy() -> Fixture {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.request("a", Change::StartRank(first_of_two(session)));
+        fixture.report(0, 0, 7);
+        fixture
+    }
+
+    #[test]
+    fn the_clock_never_goes_back() {
+        let mut fixture = Fixture { now_ms: 50, ..Fixture::default() };
+        fixture.join("a");
+        fixture.now_ms = 20;
+        let session = fixture.join("b");
+        assert_eq!(fixture.state.clock_ms(), 50);
+        assert_eq!(fixture.state.session(session).unwrap().joined_ms, 50);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_whole_state() {
+        let state = busy().state;
+        let again = State::from_snapshot(&state.snapshot()).unwrap();
+        assert_eq!(again, state);
+        assert_eq!(again.snapshot(), state.snapshot());
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_whole_is_refused() {
+        let snapshot = String::from_utf8(busy().state.snapshot()).unwrap();
+        let refused =
+            |json: &str| wrapped(&State::from_snapshot(json.as_bytes()).unwrap_err().to_string());
+        assert!(refused(&snapshot[..200]).starts_with("this is not a whole snapshot"));
+        assert!(refused("{}").starts_with("this is not a whole snapshot"));
+        let later = snapshot.replace("\"shardfeed_state\":1", "\"shardfeed_state\":2");
+        expect![[r#"
+            the snapshot has format 2, this shardfeed knows up to 1;
+            upgrade shardfeed to the version that wrote it"#]]
+        .assert_eq(&refused(&later));
+        let broken = snapshot.replace("\"session\":1", "\"session\":3");
+        expect![[r#"
+            the snapshot contradicts itself: rank 0 of generation 0 of
+            job train is held by session 3, which does not live"#]]
+        .assert_eq(&refused(&broken));
+    }
+}

@@ -1,0 +1,378 @@
+//! Commands that mostly make sense in the state that they meet, and sometimes none at all.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use shardfeed_plan::{Digest, Intent, JobIdentity, Segment, Shuffle, Steps, Tail};
+use shardfeed_scheduler::{
+    AddDataset, Change, CursorReport, Dataset, FailDataset, FailScan, Failure, FinishDataset,
+    Generation, JoinSession, LeaseRef, Part, PartState, Phase, RegisterJob, ReportListing,
+    ReportScan, ScanRef, SessionId, StartRank, State,
+};
+
+const DATASETS: [&str; 2] = ["d0", "d1"];
+const JOBS: [&str; 3] = ["drop", "uneven", "later"];
+
+/// What shall happen; numbers pick from what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Join(u64, u64),
+    Leave(u64),
+    Expire(u64),
+    Add(usize, bool),
+    Take(u64, u32),
+    List(u64, u8),
+    Scan(u64, u64),
+    FailScan(u64),
+    Finish(usize, u64),
+    FailDataset(usize, u64),
+    Register(usize, bool),
+    Start(Start),
+    End(u64, u64),
+    Report(Vec<(u64, u64, u64)>),
+}
+
+/// A start of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    job: usize,
+    run: u64,
+    rank: u64,
+    world_size: u64,
+    session: u64,
+    trainer: u64,
+    place: Place,
+}
+
+/// Where a rank starts.
+#[derive(Clone, Debug)]
+enum Place {
+    Fresh,
+    Origin,
+    Live,
+    Anywhere(u64, u64, u64, bool),
+    Move(u64, u64),
+    Reconnect(u64, u64),
+    Odd(u64, u64, u64),
+}
+
+/// Up to `most` actions, each with a gap in the log, a clock and a request id.
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<(Action, u64, u64, u64)>> {
+    let clock = prop_oneof![30 => 0u64..900_000, 1 => Just(u64::MAX / 2)];
+    let any = vec((action(), 0u64..3, clock, 0u64..60), 1..most);
+    let ready = prop::bool::weighted(0.8);
+    (ready, any).prop_map(|(ready, any)| {
+        let first = if ready { jobs() } else { vec![] };
+        first.into_iter().map(|action| (action, 0, 0, 60)).chain(any).collect()
+    })
+}
+
+/// Two workers and all jobs, which random actions alone would rarely reach.
+fn jobs() -> Vec<Action> {
+    let mut actions = vec![Action::Join(0, 0), Action::Join(1, 0)];
+    for dataset in [0, 1] {
+        let (list, scan) = (Action::Take(0, 1), Action::Take(1, 1));
+        actions.extend([Action::Add(dataset, false), list, Action::List(0, 1), scan]);
+        actions.extend([Action::Scan(0, 0), Action::Finish(dataset, 1)]);
+    }
+    actions.extend([0, 1, 2].map(|job| Action::Register(job, false)));
+    actions
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let pick = || 0u64..8;
+    let odd = || prop::bool::weighted(0.1);
+    prop_oneof![
+        3 => (0u64..3, 0u64..2).prop_map(|(worker, start)| Action::Join(worker, start)),
+        1 => pick().prop_map(Action::Leave),
+        1 => pick().prop_map(Action::Expire),
+        2 => (0usize..2, odd()).prop_map(|(name, odd)| Action::Add(name, odd)),
+        4 => (pick(), 0u32..4).prop_map(|(session, most)| Action::Take(session, most)),
+        4 => (pick(), 0u8..3).prop_map(|(session, parts)| Action::List(session, parts)),
+        5 => (pick(), pick()).prop_map(|(session, scan)| Action::Scan(session, scan)),
+        1 => pick().prop_map(Action::FailScan),
+        4 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::Finish(name, attempt)),
+        1 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::FailDataset(name, attempt)),
+        4 => (0usize..3, odd()).prop_map(|(job, odd)| Action::Register(job, odd)),
+        20 => start().prop_map(Action::Start),
+        2 => (pick(), 0u64..9).prop_map(|(lease, off)| Action::End(lease, off)),
+        20 => vec((pick(), 0u64..3, 0u64..8), 1..7).prop_map(Action::Report),
+    ]
+}
+
+fn start() -> impl Strategy<Value = Start> {
+    let number = || prop_oneof![9 => 0u64..4, 1 => any::<u64>()];
+    let place = prop_oneof![
+        3 => Just(Place::Fresh),
+        6 => Just(Place::Origin),
+        4 => Just(Place::Live),
+        2 => (0u64..4, 0u64..3, 0u64..5, any::<bool>())
+            .prop_map(|(token, epoch, step, cut)| Place::Anywhere(token, epoch, step, cut)),
+        3 => (0u64..8, 0u64..2).prop_map(|(back, epoch)| Place::Move(back, epoch)),
+        3 => (0u64..8, 0u64..3).prop_map(|(back, steps)| Place::Reconnect(back, steps)),
+        1 => (number(), number(), number()).prop_map(|(a, b, c)| Place::Odd(a, b, c)),
+    ];
+    let world_size = prop_oneof![20 => Just(2u64), 1 => Just(1u64), 1 => any::<u64>()];
+    (0usize..3, 0u64..20, 0u64..2, world_size, 0u64..8, 0u64..3, place).prop_map(
+        |(job, run, rank, world_size, session, trainer, place)| Start {
+            job,
+            run,
+            rank,
+            world_size,
+            session,
+            trainer,
+            place,
+        },
+    )
+}
+
+fn digest(byte: u8) -> Digest {
+    Digest::from_bytes([byte; 32])
+}
+
+fn identity(job: usize, odd: bool) -> JobIdentity {
+    let (seed, content) = (u64::from(odd), digest(job.min(1) as u8));
+    let shuffle =
+        Shuffle { content, seed, enabled: true, window: 10, interleave: 4, block_length: 1 };
+    let tail = if job == 1 { Tail::Uneven } else { Tail::Drop };
+    let (operators, decoder) = (String::new(), "none".to_owned());
+    JobIdentity { shuffle, lanes: 2, tail, operators, decoder }
+}
+
+fn failure() -> Failure {
+    let (kind, message) = ("ERROR_KIND_CORRUPT".to_owned(), "damaged".to_owned());
+    Failure { kind, message, file: None, offset: None, ordinal: None }
+}
+
+/// One of what there is, mostly.
+fn session(state: &State, pick: u64) -> SessionId {
+    let sessions: Vec<_> = state.sessions().map(|session| session.id).collect();
+    match sessions.len() as u64 {
+        0 => pick,
+        _ if pick == 7 => 3,
+        live => sessions[(pick % live) as usize],
+    }
+}
+
+/// Something that a session lists or scans, with its fencing token.
+fn held(state: &State, pick: u64, of_listing: bool) -> (SessionId, ScanRef, u64) {
+    let sessions = state
+        .sessions()
+        .flat_map(|session| session.scans.iter().map(|scan| (session.id, scan.clone())));
+    let held: Vec<_> = sessions.filter(|(_, scan)| scan.part.is_none() == of_listing).collect();
+    let nothing = ScanRef { dataset: DATASETS[0].to_owned(), part: Some(0) };
+    let Some((session, scan)) = held.get(pick as usize % held.len().max(1)) else {
+        return (session(state, pick), nothing, 1);
+    };
+    let fencing = state.dataset(&scan.dataset).map_or(0, |dataset| fencing(dataset, scan.part));
+    (*session, scan.clone(), fencing - u64::from(pick == 6))
+}
+
+fn fencing(dataset: &Dataset, part: Option<u64>) -> u64 {
+    match (&dataset.phase, part) {
+        (Phase::Listing { lease: Some(lease) }, None) => lease.fencing,
+        (Phase::Scanning(scan), Some(part)) => match &scan.parts[part as usize].state {
+            PartState::Leased(lease) => lease.fencing,
+            _ => 1,
+        },
+        _ => 1,
+    }
+}
+
+/// A lease that was granted.
+fn lease(state: &State, pick: u64) -> Option<(LeaseRef, u64, u64)> {
+    let ranks = state.jobs().flat_map(|job| {
+        job.generations.values().flat_map(move |generation| {
+            generation.ranks.iter().filter_map(move |(number, rank)| {
+                let fencing = rank.lease.as_ref()?.fencing;
+                let (job, generation) = (job.name.clone(), generation.number);
+                let lease = LeaseRef { job, generation, rank: *number, fencing };
+                Some((lease, rank.cursor.epoch, rank.cursor.step))
+            })
+        })
+    });
+    let leases: Vec<_> = ranks.collect();
+    // The last ones are of the current generations.
+    leases.iter().rev().nth(pick as usize % leases.len().max(1)).cloned()
+}
+
+impl Action {
+    /// The change, in the state that it meets.
+    pub(crate) fn change(&self, state: &State) -> Change {
+        match self {
+            Self::Join(worker, start) => Change::JoinSession(JoinSession {
+                worker: format!("w{worker}"),
+                host: "h".to_owned(),
+                incarnation: format!("i{start}"),
+                version: String::new(),
+                in_process: false,
+                ttl_ms: 1,
+                endpoint: String::new(),
+            }),
+            Self::Leave(pick) => Change::LeaveSession { session: session(state, *pick) },
+            Self::Expire(pick) => {
+                Change::ExpireSessions { sessions: vec![session(state, *pick), *pick] }
+            }
+            Self::Start(start) => Change::StartRank(start.start(state)),
+            Self::End(pick, off) => {
+                let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
+                let (mut lease, ..) = lease(state, *pick).unwrap_or((nothing, 0, 0));
+                lease.fencing -= (*off == 0) as u64 * lease.fencing.min(1);
+                Change::EndRank { lease }
+            }
+            Self::Report(reports) => {
+                let report = |(pick, epochs, steps): &(u64, u64, u64)| {
+                    let (mut lease, epoch, step) = lease(state, *pick)?;
+                    lease.fencing -= u64::from(*pick == 7);
+                    // One step back, or on, or to the next epoch.
+                    Some(match epochs {
+                        0 => CursorReport { lease, epoch: epoch + 1, step: *steps },
+                        _ => CursorReport { lease, epoch, step: (step + steps).saturating_sub(1) },
+                    })
+                };
+                Change::Report { cursors: reports.iter().filter_map(report).collect() }
+            }
+            Self::Register(job, odd) => {
+                let (name, dataset) = (JOBS[*job].to_owned(), DATASETS[(*job).min(1)].to_owned());
+                Change::RegisterJob(RegisterJob { name, identity: identity(*job, *odd), dataset })
+            }
+            _ => self.dataset_change(state),
+        }
+    }
+
+    fn dataset_change(&self, state: &State) -> Change {
+        match self {
+            Self::Add(name, odd) => Change::AddDataset(AddDataset {
+                name: DATASETS[*name].to_owned(),
+                patterns: vec![if *odd { "/odd" } else { "/data" }.to_owned()],
+                compression: "auto".to_owned(),
+            }),
+            Self::List(pick, parts) => {
+                let (session, scan, fencing) = held(state, *pick, true);
+                let part = |part| Part { chunk: digest(part), files: 2, bytes: 10 };
+                let (dataset, root) = (scan.dataset, "/data".to_owned());
+                let parts = (0..*parts).map(part).collect();
+                Change::ReportListing(ReportListing { session, dataset, fencing, root, parts })
+            }
+            Self::Scan(pick, part) => {
+                let (session, scan, fencing) = held(state, *pick, false);
+                let part = scan.part.unwrap_or(*part);
+                let (dataset, chunk, records) = (scan.dataset, digest(part as u8), 5);
+                let report = ReportScan { session, dataset, part, fencing, chunk, records };
+                Change::ReportScan(report)
+            }
+            Self::FailScan(pick) => {
+                let (session, scan, fencing) = held(state, *pick, pick % 2 == 0);
+                let (dataset, failure) = (scan.dataset, failure());
+                Change::FailScan(FailScan { session, dataset, fencing, failure })
+            }
+            Self::Finish(name, attempt) => {
+                let (dataset, content) = (DATASETS[*name].to_owned(), digest(*name as u8));
+                let known = state.dataset(&dataset);
+                let progress = known.map(Dataset::progress).unwrap_or_default();
+                let attempt = known.map_or(1, |known| known.attempt) + u64::from(*attempt == 0);
+                let (shards, records) = (progress.files, progress.records);
+                let finish = FinishDataset { dataset, attempt, content, shards, records };
+                Change::FinishDataset(finish)
+            }
+            Self::FailDataset(name, attempt) => {
+                let (dataset, failure) = (DATASETS[*name].to_owned(), failure());
+                let known = state.dataset(&dataset);
+                let attempt = known.map_or(1, |known| known.attempt) + u64::from(*attempt == 0);
+                Change::FailDataset(FailDataset { dataset, attempt, failure })
+            }
+            Self::Take(pick, most) => {
+                Change::TakeScans { session: session(state, *pick), most: *most }
+            }
+            other => unreachable!("{other:?} is no change of a dataset"),
+        }
+    }
+}
+
+impl Start {
+    fn start(&self, state: &State) -> StartRank {
+        let job = JOBS[self.job].to_owned();
+        let current = state.job(&job).and_then(|job| job.current());
+        let run = match self.run {
+            0 => None,
+            // Mostly the current one.
+            1..18 => current.filter(|current| !current.implicit).map(|current| current.run.clone()),
+            other => Some(format!("r{other}-{}", current.map_or(0, |current| current.number / 4))),
+        };
+        StartRank {
+            job,
+            run,
+            rank: self.rank,
+            world_size: self.world_size,
+            limit: None,
+            session: session(state, self.session),
+            trainer: self.trainer(state),
+            intent: self.intent(state, current),
+        }
+    }
+
+    /// One that comes back is mostly the one that is known.
+    fn trainer(&self, state: &State) -> String {
+        let back = match self.place {
+            Place::Move(back, _) | Place::Reconnect(back, _) if self.trainer > 0 => Some(back),
+            _ => None,
+        };
+        let generation = back.and_then(|back| self.believed(state, back));
+        let rank = generation.and_then(|generation| generation.ranks.get(&self.rank));
+        rank.map_or_else(|| format!("t{}", self.trainer), |rank| rank.trainer.clone())
+    }
+
+    /// A generation that a rank may believe to be in: mostly the current one.
+    fn believed<'a>(&self, state: &'a State, back: u64) -> Option<&'a Generation> {
+        let generations = &state.job(JOBS[self.job])?.generations;
+        generations.values().rev().nth(if back < 5 { 0 } else { back as usize - 4 })
+    }
+
+    fn intent(&self, state: &State, current: Option<&Generation>) -> Intent {
+        let segment = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
+        let fresh = Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(0)] };
+        let rank = current.and_then(|current| current.ranks.get(&self.rank));
+        match (&self.place, current) {
+            (Place::Origin, Some(current)) => Intent::Start {
+                token_generation: current.parent,
+                epoch: current.origin.epoch,
+                segments: current.origin.segments.clone(),
+            },
+            (Place::Live, Some(current)) if rank.is_some() => {
+                let cursor = rank.unwrap().cursor;
+                let mut segments = current.segments_of(cursor.epoch).unwrap();
+                let (open, closed) = segments.split_last_mut().unwrap();
+                let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
+                open.steps = Steps::All(cursor.step - before);
+                let token_generation = Some(current.number);
+                Intent::Start { token_generation, epoch: cursor.epoch, segments }
+            }
+            (Place::Anywhere(token, epoch, step, cut), _) => {
+                let mut segments = vec![segment(*step)];
+                segments.extend(cut.then(|| Segment { lanes: 4, ..segment(1) }));
+                Intent::Start { token_generation: Some(*token), epoch: *epoch, segments }
+            }
+            (Place::Move(back, epoch), _) => {
+                let from =
+                    self.believed(state, *back).map_or(*back, |generation| generation.number);
+                Intent::Move { from, epoch: *epoch, segments: vec![segment(0)] }
+            }
+            (Place::Reconnect(back, steps), _) => {
+                let generation = self.believed(state, *back);
+                let rank = generation.and_then(|generation| generation.ranks.get(&self.rank));
+                let (epoch, step) = rank.map_or((0, 0), |r| (r.cursor.epoch, r.cursor.step));
+                let generation = generation.map_or(*back, |generation| generation.number);
+                Intent::Reconnect { generation, epoch, step: (step + steps).saturating_sub(1) }
+            }
+            (Place::Odd(a, b, c), _) => match a % 3 {
+                0 => Intent::Reconnect { generation: *a, epoch: *b, step: *c },
+                1 => Intent::Move { from: *a, epoch: *b, segments: vec![segment(*c); 3] },
+                _ => Intent::Start {
+                    token_generation: Some(*a),
+                    epoch: *b,
+                    segments: vec![Segment { lanes: *b, global_batch: *c, steps: Steps::All(*a) }],
+                },
+            },
+            _ => fresh,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Errors: why a coordinator cannot start, and what a refused call says on the wire.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use shardfeed_plan::PlanError;
+use shardfeed_proto::{ErrorKind, InvalidMessage, WireError};
+use shardfeed_raft::{OpenError, ProposeError};
+use shardfeed_scheduler::{Failure, Refusal};
+
+use crate::chunks::ChunkStoreError;
+use crate::config::InvalidOption;
+
+/// Why a coordinator cannot start. What, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option makes no sense.
+    #[error(transparent)]
+    Option(#[from] InvalidOption),
+    /// The data folder cannot be used.
+    #[error(
+        "{}: cannot {action}: {source}; data-dir must be a writable folder on a disk with free space",
+        .path.display()
+    )]
+    DataDir {
+        /// The file or folder.
+        path: PathBuf,
+        /// What failed.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The log cannot be opened: in use, newer, damaged, or the disk refuses.
+    #[error(transparent)]
+    Node(#[from] OpenError),
+    /// An address cannot be listened on.
+    #[error("option `{option}`: cannot listen on {address}: {source}; {hint}")]
+    Listen {
+        /// `listen` or `http`.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// The table from refusals to what the receiver should do.
+pub(crate) fn refusal(refusal: &Refusal) -> WireError {
+    let kind = match refusal {
+        Refusal::NotFound { .. } => ErrorKind::NotFound,
+        Refusal::OtherIdentity { .. } | Refusal::OtherDataset { .. } => ErrorKind::Identity,
+        Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
+        Refusal::Superseded { .. } => ErrorKind::Superseded,
+        Refusal::Fenced { .. } => ErrorKind::Fenced,
+        Refusal::Invalid(_) | Refusal::Full { .. } => ErrorKind::Invalid,
+    };
+    WireError::new(kind, refusal.to_string())
+}
+
+/// The table from what became of a proposal to what the receiver should do.
+pub(crate) fn proposal(error: &ProposeError) -> WireError {
+    let kind = match error {
+        ProposeError::NotLeader { .. } => ErrorKind::NotLeader,
+        ProposeError::Stopped { .. } => ErrorKind::Storage,
+        // Nobody knows yet whether it was carried out; the same request id finds out.
+        ProposeError::Unknown { .. }
+        | ProposeError::Timeout { .. }
+        | ProposeError::ShuttingDown => ErrorKind::Retry,
+    };
+    WireError::new(kind, error.to_string())
+}
+
+/// The table from what the chunk store says to what the receiver should do.
+pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
+    let kind = match error {
+        ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
+        ChunkStoreError::Corrupt { .. } => ErrorKind::Corrupt,
+        ChunkStoreError::Size { .. } => ErrorKind::Invalid,
+        ChunkStoreError::Full { .. } => ErrorKind::Retry,
+        ChunkStoreError::Io { .. } => ErrorKind::Storage,
+    };
+    let file = match error {
+        ChunkStoreError::Corrupt { path, .. } => Some(path.display().to_string()),
+        _ => None,
+    };
+    WireError { file, ..WireError::new(kind, error.to_string()) }
+}
+
+/// A message that is not believed.
+pub(crate) fn invalid(error: &InvalidMessage) -> WireError {
+    WireError::new(ErrorKind::Invalid, error.to_string())
+}
+
+/// Numbers that make no plan.
+pub(crate) fn plan(error: &PlanError) -> WireError {
+    let kind = match error {
+        PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,
+        _ => ErrorKind::Invalid,
+    };
+    WireError::new(kind, error.to_string())
+}
+
+/// A task of ours that died: our bug.
+pub(crate) fn lost(what: &str) -> WireError {
+    WireError::new(
+        ErrorKind::Unspecified,
+        format!("{what} stopped unexpectedly; please report this with the coordinator's log"),
+    )
+}
+
+/// What is kept of an error in the state.
+pub(crate) fn failure_from(error: &WireError) -> Failure {
+    let WireError { kind, message, file, offset, ordinal } = error.clone();
+    Failure { kind: kind.as_str_name().into(), message, file, offset, ordinal }
+}
+
+/// An error as it was kept in the state.
+pub(crate) fn failure_to(failure: &Failure) -> WireError {
+    let Failure { kind, message, file, offset, ordinal } = failure.clone();
+    let kind = ErrorKind::from_str_name(&kind).unwrap_or(ErrorKind::Unspecified);
+    WireError { kind, message, file, offset, ordinal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_comes_back_as_it_was() {
+        let error = WireError {
+            file: Some("a".into()),
+            offset: Some(1),
+            ordinal: Some(2),
+            ..WireError::new(ErrorKind::Corrupt, "a: damaged")
+        };
+        assert_eq!(failure_to(&failure_from(&error)), error);
+    }
+}

@@ -1,0 +1,44 @@
+//! Health and metrics over HTTP/1, for machines that watch this one.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+
+use crate::core::Core;
+
+/// What Prometheus calls the text that it reads.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Connections at most: a few monitors, each with one or two.
+pub(crate) const HTTP_CONNECTIONS_MAX: usize = 128;
+
+/// The pages.
+pub(crate) fn router(core: Arc<Core>) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(core)
+}
+
+/// The process serves.
+async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// Requests will be answered, or why not.
+async fn readyz(State(core): State<Arc<Core>>) -> impl IntoResponse {
+    match core.unready() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+async fn metrics(State(core): State<Arc<Core>>) -> impl IntoResponse {
+    core.measure();
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], core.metrics.text())
+}

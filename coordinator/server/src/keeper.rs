@@ -1,0 +1,121 @@
+//! What the leader does in the background, however long it takes: puts datasets together, removes
+//! old chunks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use shardfeed_plan::Digest;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::core::{Core, blocking, referenced};
+use crate::error;
+use crate::manifests::assemble;
+
+/// How often it looks whether a dataset is to be put together.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How often old chunks are looked for.
+const COLLECT_EVERY: Duration = Duration::from_secs(600);
+
+/// What failed for a passing reason is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// The loop and what it remembers.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    collected: Option<Instant>,
+    assemble_after: Instant,
+}
+
+impl Keeper {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, collected: None, assemble_after: Instant::now() }
+    }
+
+    /// Runs until `stop` is told.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !*stop.borrow() {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                _ = stop.changed() => break,
+            }
+            if self.core.available().is_ok() {
+                self.tick(Instant::now()).await;
+            }
+        }
+    }
+
+    async fn tick(&mut self, now: Instant) {
+        if now >= self.assemble_after && !self.assemble().await {
+            self.assemble_after = Instant::now() + TRY_AGAIN;
+        }
+        let due = |last: Instant| now.duration_since(last) >= COLLECT_EVERY;
+        if self.collected.is_none_or(due) {
+            self.collected = Some(now);
+            self.collect().await;
+        }
+    }
+
+    /// Puts a dataset together whose parts are all scanned. Returns whether all is well.
+    async fn assemble(&self) -> bool {
+        let Some(dataset) = self.core.read(|state| state.assembling().next().cloned()) else {
+            return true;
+        };
+        let (name, attempt) = (dataset.name.clone(), dataset.attempt);
+        let core = Arc::clone(&self.core);
+        let finish = blocking("putting a dataset together", move || finish(&core, &dataset)).await;
+        let change = match finish {
+            Ok(finish) => Change::FinishDataset(finish),
+            // The disk may be mended; the chunks are as good as before.
+            Err(error) if error.kind == ErrorKind::Storage => {
+                tracing::error!(dataset = name, %error, "cannot put a dataset together");
+                return false;
+            }
+            Err(error) => {
+                tracing::warn!(dataset = name, %error, "a dataset failed");
+                let failure = error::failure_from(&error);
+                Change::FailDataset(FailDataset { dataset: name.clone(), attempt, failure })
+            }
+        };
+        let proposed = self.core.propose_own(change).await;
+        if let Err(error) = &proposed {
+            tracing::warn!(dataset = name, %error, "cannot finish a dataset");
+        }
+        proposed.is_ok()
+    }
+
+    /// Removes old chunks that no dataset refers to.
+    async fn collect(&self) {
+        let core = Arc::clone(&self.core);
+        let collected = blocking("removing chunks", move || {
+            let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
+            let gone = core.chunks.collect(SystemTime::now(), |chunk| referenced.contains(chunk));
+            gone.map_err(|error| error::chunk(&error))
+        });
+        match collected.await {
+            Ok(0) => {}
+            Ok(chunks) => tracing::info!(chunks, "removed chunks that no dataset refers to"),
+            Err(error) => tracing::warn!(%error, "cannot remove chunks"),
+        }
+    }
+}
+
+/// Reads the parts of a dataset and digests the whole.
+fn finish(core: &Core, dataset: &Dataset) -> Result<FinishDataset, WireError> {
+    let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>()).unwrap_or_default();
+    let manifest = assemble(&core.chunks, &chunks)?;
+    Ok(FinishDataset {
+        dataset: dataset.name.clone(),
+        attempt: dataset.attempt,
+        content: manifest.digest(),
+        shards: manifest.shards().len() as u64,
+        records: manifest.records(),
+    })
+}

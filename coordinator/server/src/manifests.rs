@@ -1,0 +1,106 @@
+//! Manifests, put together from the chunks of a dataset, and the last few of them in memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardfeed_plan::{ContentDigest, Digest, Manifest, Shard};
+use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
+use shardfeed_proto::{ErrorKind, WireError};
+
+use crate::chunks::ChunkStore;
+use crate::error;
+
+/// Manifests in memory at most; one of a million shards has about 150 MB.
+const MANIFESTS_MAX: usize = 4;
+
+/// The last manifests that were asked for, newest last.
+#[derive(Debug, Default)]
+pub(crate) struct Manifests {
+    recent: Mutex<Vec<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    content: ContentDigest,
+    /// Contents do not hold paths: a moved dataset has the same content under other names.
+    chunks: Digest,
+    manifest: Arc<Manifest>,
+}
+
+impl Manifests {
+    /// The manifest that `chunks` hold, from memory or read now. Blocks on the disk.
+    ///
+    /// # Errors  A chunk is missing or damaged, or the whole is not of `content`.
+    pub(crate) fn get(
+        &self,
+        store: &ChunkStore,
+        content: ContentDigest,
+        chunks: &[Digest],
+    ) -> Result<Arc<Manifest>, WireError> {
+        let name = Digest::of_parts(chunks.iter().map(|chunk| chunk.as_bytes().as_slice()));
+        if let Some(known) = self.find(content, name) {
+            return Ok(known);
+        }
+        let manifest = Arc::new(assemble(store, chunks)?);
+        if manifest.digest() != content {
+            let message = format!(
+                "the chunks of the dataset hold content {}, not {content}; add the dataset again under \
+                 another name",
+                manifest.digest()
+            );
+            return Err(WireError::new(ErrorKind::Corrupt, message));
+        }
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push(Known { content, chunks: name, manifest: Arc::clone(&manifest) });
+        if recent.len() > MANIFESTS_MAX {
+            recent.remove(0);
+        }
+        Ok(manifest)
+    }
+
+    fn find(&self, content: ContentDigest, chunks: Digest) -> Option<Arc<Manifest>> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = recent.iter().position(|k| k.content == content && k.chunks == chunks)?;
+        let known = recent.remove(at);
+        let manifest = Arc::clone(&known.manifest);
+        recent.push(known);
+        Some(manifest)
+    }
+}
+
+/// Puts a manifest together from the chunks of all parts, in order. Blocks on the disk.
+///
+/// # Errors  A chunk is missing, damaged or something else; its files are not in order.
+pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest, WireError> {
+    let mut shards: Vec<Shard> = Vec::new();
+    for chunk in chunks {
+        for entry in entries_of(store, chunk)?.entries {
+            let FileEntry { path, records, digest, .. } = entry;
+            if shards.last().is_some_and(|last| last.path.as_bytes() >= path.as_bytes()) {
+                let message = format!("chunk {chunk}: `{path}` is not in manifest order");
+                return Err(WireError::new(ErrorKind::Invalid, message));
+            }
+            shards.push(Shard { path, records, digest });
+        }
+    }
+    Manifest::new(shards).map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))
+}
+
+/// A chunk that lists files.
+pub(crate) fn listing_of(store: &ChunkStore, chunk: &Digest) -> Result<ListingChunk, WireError> {
+    let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
+    ListingChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
+}
+
+/// A chunk that holds what was found in files.
+pub(crate) fn entries_of(store: &ChunkStore, chunk: &Digest) -> Result<EntriesChunk, WireError> {
+    let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
+    EntriesChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
+}
+
+fn not_believed(chunk: &Digest, error: &ChunkError) -> WireError {
+    let kind = match error {
+        ChunkError::Version { .. } => ErrorKind::WrongVersion,
+        _ => ErrorKind::Invalid,
+    };
+    WireError::new(kind, format!("chunk {chunk}: {error}"))
+}

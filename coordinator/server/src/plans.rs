@@ -1,0 +1,115 @@
+//! Plans of epochs for those who look: the lines behind them are dear and kept, a few of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardfeed_plan::{
+    ContentDigest, Digest, EpochPlan, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle,
+};
+use shardfeed_proto::WireError;
+use tokio::sync::Semaphore;
+
+use crate::core::Core;
+use crate::error;
+
+/// Lines in memory at most; one over a million shards has 12 MB.
+const LINES_MAX: usize = 4;
+
+/// Plans that are computed at a time, at most, so that looking leaves a core for working.
+const COMPUTING_MAX: usize = 2;
+
+/// Lists of shards that are being sent at a time, at most: each holds a job's whole picture.
+const LISTS_MAX: usize = 32;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    /// The last lines, newest last.
+    recent: Mutex<Vec<Known>>,
+    turn: Semaphore,
+    /// Lists of shards that may still begin.
+    pub(crate) lists: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Known {
+    shuffle: Shuffle,
+    epoch: u64,
+    line: Arc<Line>,
+}
+
+impl Default for Plans {
+    fn default() -> Self {
+        let (turn, lists) = (Semaphore::new(COMPUTING_MAX), Arc::new(Semaphore::new(LISTS_MAX)));
+        Self { recent: Mutex::default(), turn, lists }
+    }
+}
+
+/// What a job's plans are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) identity: JobIdentity,
+    pub(crate) content: ContentDigest,
+    /// Of the manifest, in order.
+    pub(crate) chunks: Vec<Digest>,
+}
+
+/// One epoch of a generation.
+#[derive(Clone, Debug)]
+pub(crate) struct EpochOf {
+    pub(crate) epoch: u64,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) world_size: u64,
+    pub(crate) limit: Option<u64>,
+}
+
+impl Plans {
+    /// The line of an epoch, from memory or computed now.
+    fn line(
+        &self,
+        manifest: &Manifest,
+        shuffle: &Shuffle,
+        epoch: u64,
+    ) -> Result<Arc<Line>, PlanError> {
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let is = |known: &&Known| known.shuffle == *shuffle && known.epoch == epoch;
+        if let Some(known) = recent().iter().find(is) {
+            return Ok(Arc::clone(&known.line));
+        }
+        let line = Arc::new(Line::new(&manifest.counts(), shuffle, epoch)?);
+        let mut recent = recent();
+        recent.push(Known { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });
+        if recent.len() > LINES_MAX {
+            recent.remove(0);
+        }
+        Ok(line)
+    }
+}
+
+impl Order {
+    /// The manifest. Blocks on the disk.
+    pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
+        core.manifests.get(&core.chunks, self.content, &self.chunks)
+    }
+
+    /// The plan of an epoch. Computes for long, and blocks on the disk.
+    pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan, WireError> {
+        let manifest = self.manifest(core)?;
+        let JobIdentity { shuffle, tail, .. } = &self.identity;
+        let EpochOf { epoch, segments, world_size, limit } = of;
+        let line = core.plans.line(&manifest, shuffle, *epoch);
+        let plan = line.and_then(|line| {
+            EpochPlan::new(line, shuffle.clone(), *epoch, (*tail, *limit), segments, *world_size)
+        });
+        plan.map_err(|error| error::plan(&error))
+    }
+}
+
+/// Runs a computation over plans on a thread of its own, when it is its turn.
+pub(crate) async fn computing<T: Send + 'static>(
+    core: &Arc<Core>,
+    work: impl FnOnce(&Core) -> Result<T, WireError> + Send + 'static,
+) -> Result<T, WireError> {
+    let _turn = core.plans.turn.acquire().await.map_err(|_| error::lost("a plan"))?;
+    let core = Arc::clone(core);
+    crate::core::blocking("a plan", move || work(&core)).await
+}

@@ -1,0 +1,250 @@
+//! How far ranks and scans are, as heartbeats told this leader. Cursors become commands once a
+//! second; the rest is for people and lost with the process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef};
+
+/// Shard ordinals being read that are kept of a rank.
+pub(crate) const READING_MAX: usize = 1024;
+
+/// Cursors in one command at most; further ones go into the next.
+pub(crate) const REPORT_BATCH_MAX: usize = 4096;
+
+/// What rates are measured over.
+const RATE_WINDOW: Duration = Duration::from_secs(20);
+
+/// Rates are told from so much on: before, they say more about batches than about speed.
+const RATE_TIME_MIN: Duration = Duration::from_secs(2);
+
+/// Jobs whose rate is measured at most; a job that is not reported on goes after the window.
+const RATE_JOBS_MAX: usize = 4096;
+
+/// Progress of all leases and scans that are alive.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    ranks: BTreeMap<LeaseRef, RankState>,
+    scans: BTreeMap<(String, u64), ScanState>,
+    rates: BTreeMap<String, Rate>,
+}
+
+/// How far a rank is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RankState {
+    /// Epoch of the first step that is not consumed.
+    pub(crate) epoch: u64,
+    /// That step of the epoch.
+    pub(crate) step: u64,
+    /// Batches ahead.
+    pub(crate) ready: u64,
+    /// Shard ordinals that are being read, at most [`READING_MAX`].
+    pub(crate) reading: Vec<u32>,
+    /// When its cursor moved last.
+    pub(crate) moved: Instant,
+    /// The cursor that a command holds.
+    reported: Option<(u64, u64)>,
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScanState {
+    /// The scan's lease.
+    pub(crate) fencing: Fencing,
+    /// Files that were scanned of the part.
+    pub(crate) files: u64,
+    /// Bytes of these.
+    pub(crate) bytes: u64,
+}
+
+/// Samples that a job's ranks consumed, second by second.
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    seconds: VecDeque<(Instant, u64)>,
+}
+
+impl Progress {
+    /// A heartbeat told how far a rank is. What lies before the known cursor is passed over: the
+    /// heartbeat overtook another one.
+    /// - `rows`: samples of a step of this rank. `known`: the cursor that the state holds.
+    pub(crate) fn rank(&mut self, report: RankReport, rows: u64, now: Instant) {
+        let RankReport { lease, cursor, ready, mut reading, known } = report;
+        reading.truncate(READING_MAX);
+        let (epoch, step) = cursor;
+        let before = self.ranks.get(&lease).map(|rank| (rank.epoch, rank.step)).or(known);
+        if before.is_some_and(|before| cursor < before) {
+            return;
+        }
+        let steps = match before {
+            Some((last_epoch, last)) if last_epoch == epoch => step - last,
+            Some(_) => step,
+            None => 0,
+        };
+        self.measure(&lease.job, steps.saturating_mul(rows), now);
+        let fresh = RankState { epoch, step, ready, reading: vec![], moved: now, reported: known };
+        let rank = self.ranks.entry(lease).or_insert(fresh);
+        if (rank.epoch, rank.step) != cursor {
+            rank.moved = now;
+        }
+        (rank.epoch, rank.step, rank.ready, rank.reading) = (epoch, step, ready, reading);
+    }
+
+    /// A heartbeat told how far the scan of a part of a dataset is.
+    pub(crate) fn scan(&mut self, dataset: String, part: u64, state: ScanState) {
+        self.scans.insert((dataset, part), state);
+    }
+
+    /// Forgets leases and scans that are no longer alive, and rates that nobody feeds.
+    pub(crate) fn retain(
+        &mut self,
+        lease: impl Fn(&LeaseRef) -> bool,
+        scan: impl Fn(&str, u64, Fencing) -> bool,
+        now: Instant,
+    ) {
+        self.ranks.retain(|key, _| lease(key));
+        self.scans.retain(|(dataset, part), state| scan(dataset, *part, state.fencing));
+        self.rates.retain(|_, rate| {
+            rate.forget(now);
+            !rate.seconds.is_empty()
+        });
+    }
+
+    /// Cursors that no command holds yet, at most [`REPORT_BATCH_MAX`]; they count as reported.
+    pub(crate) fn take_reports(&mut self) -> Vec<CursorReport> {
+        let unreported = |rank: &RankState| rank.reported != Some((rank.epoch, rank.step));
+        let changed = self.ranks.iter_mut().filter(|(_, rank)| unreported(rank));
+        let report = |(lease, rank): (&LeaseRef, &mut RankState)| {
+            rank.reported = Some((rank.epoch, rank.step));
+            CursorReport { lease: lease.clone(), epoch: rank.epoch, step: rank.step }
+        };
+        changed.take(REPORT_BATCH_MAX).map(report).collect()
+    }
+
+    /// Cursors whose command failed are reported again.
+    pub(crate) fn put_back(&mut self, reports: &[CursorReport]) {
+        for report in reports {
+            if let Some(rank) = self.ranks.get_mut(&report.lease) {
+                rank.reported = None;
+            }
+        }
+    }
+
+    /// How far the holder of a lease is.
+    pub(crate) fn of_rank(&self, lease: &LeaseRef) -> Option<&RankState> {
+        self.ranks.get(lease)
+    }
+
+    /// How far the scans of a dataset's parts are: files and bytes.
+    pub(crate) fn of_dataset(&self, dataset: &str) -> (u64, u64) {
+        let parts = self.scans.range((dataset.to_owned(), 0)..=(dataset.to_owned(), u64::MAX));
+        parts.fold((0, 0), |(files, bytes): (u64, u64), (_, scan)| {
+            (files.saturating_add(scan.files), bytes.saturating_add(scan.bytes))
+        })
+    }
+
+    /// Samples per second of a job over the last seconds; `None` if not known.
+    pub(crate) fn rate(&self, job: &str, now: Instant) -> Option<f64> {
+        self.rates.get(job)?.per_second(now)
+    }
+
+    fn measure(&mut self, job: &str, samples: u64, now: Instant) {
+        if !self.rates.contains_key(job) {
+            if self.rates.len() >= RATE_JOBS_MAX {
+                return;
+            }
+            let seconds = VecDeque::new();
+            self.rates.insert(job.to_owned(), Rate { since: now, seconds });
+        }
+        if let Some(rate) = self.rates.get_mut(job) {
+            rate.add(samples, now);
+        }
+    }
+}
+
+/// See [`Progress::rank`].
+#[derive(Debug)]
+pub(crate) struct RankReport {
+    /// Whose.
+    pub(crate) lease: LeaseRef,
+    /// Epoch and step of the first step that is not consumed.
+    pub(crate) cursor: (u64, u64),
+    /// Batches ahead.
+    pub(crate) ready: u64,
+    /// Shard ordinals that are being read.
+    pub(crate) reading: Vec<u32>,
+    /// The cursor that the state holds.
+    pub(crate) known: Option<(u64, u64)>,
+}
+
+impl Rate {
+    fn add(&mut self, samples: u64, now: Instant) {
+        self.forget(now);
+        match self.seconds.back_mut() {
+            Some((second, sum)) if now.duration_since(*second) < Duration::from_secs(1) => {
+                *sum = sum.saturating_add(samples);
+            }
+            _ => self.seconds.push_back((now, samples)),
+        }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.seconds.front().is_some_and(|first| now.duration_since(first.0) > RATE_WINDOW) {
+            self.seconds.pop_front();
+        }
+    }
+
+    fn per_second(&self, now: Instant) -> Option<f64> {
+        let over = now.duration_since(self.since).min(RATE_WINDOW);
+        let recent = |at: &Instant| now.duration_since(*at) <= RATE_WINDOW;
+        let samples: u64 =
+            self.seconds.iter().filter(|(at, _)| recent(at)).map(|(_, samples)| samples).sum();
+        (over >= RATE_TIME_MIN).then(|| samples as f64 / over.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(cursor: (u64, u64)) -> RankReport {
+        let lease = LeaseRef { job: "a".into(), generation: 0, rank: 0, fencing: 7 };
+        RankReport { lease, cursor, ready: 2, reading: vec![1; 2000], known: Some((0, 0)) }
+    }
+
+    #[test]
+    fn a_cursor_is_reported_once_and_never_goes_back() {
+        let now = Instant::now();
+        let mut progress = Progress::default();
+        progress.rank(report((0, 0)), 4, now);
+        assert!(progress.take_reports().is_empty());
+        progress.rank(report((0, 5)), 4, now);
+        progress.rank(report((0, 3)), 4, now);
+        let reports = progress.take_reports();
+        assert_eq!((reports.len(), reports[0].step), (1, 5));
+        assert!(progress.take_reports().is_empty());
+        progress.put_back(&reports);
+        assert_eq!(progress.take_reports(), reports);
+        let lease = &reports[0].lease;
+        assert_eq!(progress.of_rank(lease).unwrap().reading.len(), READING_MAX);
+        progress.retain(|_| false, |_, _, _| false, now);
+        assert_eq!(progress.of_rank(lease), None);
+    }
+
+    #[test]
+    fn rates_are_of_the_last_seconds() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut progress = Progress::default();
+        for second in 0..=60 {
+            progress.rank(report((0, second * 10)), 4, at(second));
+        }
+        let rate = progress.rate("a", at(60)).unwrap();
+        assert!((rate - 42.0).abs() < 3.0, "{rate}");
+        assert_eq!(progress.rate("b", at(60)), None);
+        // Nobody consumes: it falls to nothing.
+        assert_eq!(progress.rate("a", at(100)), Some(0.0));
+        progress.retain(|_| true, |_, _, _| true, at(100));
+        assert_eq!(progress.rate("a", at(100)), None);
+    }
+}

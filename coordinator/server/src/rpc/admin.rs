@@ -1,0 +1,226 @@
+//! What people ask: reads of the applied state, and one change.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::{Stream, StreamExt};
+use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
+use shardfeed_proto::coordinator::v1::{
+    AddDatasetRequest, AddDatasetResponse, GetBatchRequest, GetBatchResponse, GetDatasetRequest,
+    GetDatasetResponse, GetJobRequest, GetJobResponse, GetStatusRequest, GetStatusResponse,
+    ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest, ListEpochsResponse,
+    ListJobsRequest, ListJobsResponse, ListRanksRequest, ListRanksResponse, ListShardsRequest,
+    ListShardsResponse, ListWorkersRequest, ListWorkersResponse,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{AddDataset, Change};
+use tonic::{Request, Response, Status};
+
+use super::{Caller, Effect, serve, service};
+use crate::core::{Core, now_ms};
+use crate::metrics::Rpc;
+use crate::plans::computing;
+use crate::views::{self, Picture};
+
+/// The service.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pub(crate) core: Arc<Core>,
+}
+
+type ShardStream = Pin<Box<dyn Stream<Item = Result<ListShardsResponse, Status>> + Send>>;
+
+service! {
+    impl AdminService for Admin {
+        get_status: GetStatus, Reads, GetStatusRequest => GetStatusResponse;
+        add_dataset: AddDataset, Changes, AddDatasetRequest => AddDatasetResponse;
+        get_dataset: GetDataset, Reads, GetDatasetRequest => GetDatasetResponse;
+        list_datasets: ListDatasets, Reads, ListDatasetsRequest => ListDatasetsResponse;
+        list_jobs: ListJobs, Reads, ListJobsRequest => ListJobsResponse;
+        get_job: GetJob, Reads, GetJobRequest => GetJobResponse;
+        list_epochs: ListEpochs, Reads, ListEpochsRequest => ListEpochsResponse;
+        list_ranks: ListRanks, Reads, ListRanksRequest => ListRanksResponse;
+        list_workers: ListWorkers, Reads, ListWorkersRequest => ListWorkersResponse;
+        get_batch: GetBatch, Reads, GetBatchRequest => GetBatchResponse;
+    }
+
+    type ListShardsStream = ShardStream;
+
+    async fn list_shards(
+        &self,
+        request: Request<ListShardsRequest>,
+    ) -> Result<Response<ShardStream>, Status> {
+        let mut request = request.into_inner();
+        let context = request.context.take();
+        let call = (Rpc::ListShards, Effect::Reads);
+        let core = Arc::clone(&self.core);
+        serve(&self.core, call, context, |caller| list_shards(core, caller, request)).await
+    }
+}
+
+async fn get_status(
+    core: Arc<Core>,
+    _caller: Caller,
+    _request: GetStatusRequest,
+) -> Result<GetStatusResponse, WireError> {
+    let status = core.node.status();
+    Ok(GetStatusResponse {
+        cluster_id: core.node.cluster_id().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: status.node_id,
+        leader: status.leader,
+        term: status.term,
+        applied: status.applied.unwrap_or(0),
+        snapshot: status.snapshot.unwrap_or(0),
+        uptime_ms: core.started.elapsed().as_millis() as u64,
+    })
+}
+
+async fn add_dataset(
+    core: Arc<Core>,
+    caller: Caller,
+    request: AddDatasetRequest,
+) -> Result<AddDatasetResponse, WireError> {
+    let AddDatasetRequest { name, patterns, mut compression, .. } = request;
+    let relative = patterns.iter().find(|p| !p.starts_with('/') && !p.contains("://"));
+    if let Some(pattern) = relative {
+        let pattern: String = pattern.chars().take(200).collect();
+        let message = format!(
+            "`{pattern}` is relative to a folder that the workers do not know; use an absolute path"
+        );
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    if compression.is_empty() {
+        compression = "auto".into();
+    }
+    core.propose(caller, Change::AddDataset(AddDataset { name, patterns, compression })).await?;
+    Ok(AddDatasetResponse {})
+}
+
+async fn get_dataset(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetDatasetRequest,
+) -> Result<GetDatasetResponse, WireError> {
+    let name = request.name;
+    let scanning = core.live().progress.of_dataset(&name);
+    let view = core.read(|state| {
+        let known = state.dataset(&name)?;
+        Some(views::dataset(known, scanning, true, now_ms()))
+    });
+    let name: String = name.chars().take(200).collect();
+    let none = || WireError::new(ErrorKind::NotFound, format!("there is no dataset `{name}`"));
+    Ok(GetDatasetResponse { dataset: Some(view.ok_or_else(none)?) })
+}
+
+async fn list_datasets(
+    core: Arc<Core>,
+    _caller: Caller,
+    _request: ListDatasetsRequest,
+) -> Result<ListDatasetsResponse, WireError> {
+    let now_ms = now_ms();
+    let datasets = core.read(|state| {
+        let live = core.live();
+        let view = |known: &shardfeed_scheduler::Dataset| {
+            views::dataset(known, live.progress.of_dataset(&known.name), false, now_ms)
+        };
+        state.datasets().map(view).collect()
+    });
+    Ok(ListDatasetsResponse { datasets })
+}
+
+async fn list_jobs(
+    core: Arc<Core>,
+    _caller: Caller,
+    _request: ListJobsRequest,
+) -> Result<ListJobsResponse, WireError> {
+    let now_ms = now_ms();
+    let jobs = core.read(|state| state.jobs().map(|job| views::job(job, false, now_ms)).collect());
+    Ok(ListJobsResponse { jobs })
+}
+
+async fn get_job(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetJobRequest,
+) -> Result<GetJobResponse, WireError> {
+    let now_ms = now_ms();
+    let view = |state: &shardfeed_scheduler::State| {
+        Some(views::job(state.job(&request.job)?, true, now_ms))
+    };
+    let job = core.read(view).ok_or_else(|| views::no_job(&request.job))?;
+    Ok(GetJobResponse { job: Some(job) })
+}
+
+async fn list_epochs(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: ListEpochsRequest,
+) -> Result<ListEpochsResponse, WireError> {
+    let epoch = request.epoch;
+    let epochs = match (Picture::take(&core, &request.job)?, epoch) {
+        (Some(picture), _) => {
+            computing(&core, move |core| views::epochs(core, &picture, epoch)).await?
+        }
+        (None, None) => vec![],
+        (None, Some(_)) => return Err(not_started(&request.job)),
+    };
+    Ok(ListEpochsResponse { epochs })
+}
+
+async fn list_shards(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: ListShardsRequest,
+) -> Result<ShardStream, WireError> {
+    let ListShardsRequest { job, epoch, .. } = request;
+    let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
+    let list = Arc::clone(&core.plans.lists).try_acquire_owned();
+    let list = list.map_err(|_| {
+        WireError::new(ErrorKind::Retry, "too many lists of shards are being sent; try again")
+    })?;
+    let shards = computing(&core, move |core| views::shards(core, picture, epoch)).await?;
+    let message = move |message| {
+        let _until_the_end = &list;
+        Ok(message)
+    };
+    Ok(futures::stream::iter(shards.messages()).map(message).boxed())
+}
+
+async fn list_ranks(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: ListRanksRequest,
+) -> Result<ListRanksResponse, WireError> {
+    let Some(picture) = Picture::take(&core, &request.job)? else {
+        return Ok(ListRanksResponse { ranks: vec![] });
+    };
+    let ranks = computing(&core, move |core| views::ranks(core, &picture)).await?;
+    Ok(ListRanksResponse { ranks })
+}
+
+async fn list_workers(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: ListWorkersRequest,
+) -> Result<ListWorkersResponse, WireError> {
+    let now = (Instant::now(), now_ms());
+    let workers = core.read(|state| views::workers(state, &core.live().sessions, request.all, now));
+    Ok(ListWorkersResponse { workers })
+}
+
+async fn get_batch(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetBatchRequest,
+) -> Result<GetBatchResponse, WireError> {
+    let GetBatchRequest { job, epoch, step, rank, .. } = request;
+    let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
+    computing(&core, move |core| views::batch(core, &picture, (epoch, step), rank)).await
+}
+
+fn not_started(job: &str) -> WireError {
+    let message = format!("job `{job}` has not started yet; start its ranks first");
+    WireError::new(ErrorKind::NotFound, message)
+}

@@ -1,0 +1,116 @@
+//! What comes with every request, checked before anything else is believed.
+
+use shardfeed_proto::coordinator::v1::Context;
+use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+
+/// Bytes of a principal at most: it stands in every log line and command.
+const PRINCIPAL_BYTES_MAX: usize = 256;
+
+/// Who asks, and under which number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// A UUID; empty only for requests that change nothing.
+    pub(crate) request_id: String,
+    /// For logs and audits; empty only for requests that change nothing.
+    pub(crate) principal: String,
+}
+
+/// Whether a request changes what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Reads,
+    Changes,
+}
+
+impl Caller {
+    /// Believes a context, or says why not.
+    /// - `cluster_id`: ours.
+    ///
+    /// # Errors  `WrongVersion`, `WrongCluster`, `Invalid`.
+    pub(crate) fn check(
+        context: Option<Context>,
+        cluster_id: &str,
+        effect: Effect,
+    ) -> Result<Self, WireError> {
+        let context = context.unwrap_or_default();
+        if context.protocol != COORDINATOR_PROTOCOL {
+            return Err(WireError::new(
+                ErrorKind::WrongVersion,
+                format!(
+                    "the caller speaks version {} of the coordinator's protocol, this coordinator \
+                     ({}) speaks version {COORDINATOR_PROTOCOL}; upgrade the older side",
+                    context.protocol,
+                    env!("CARGO_PKG_VERSION"),
+                ),
+            ));
+        }
+        if !context.cluster_id.is_empty() && context.cluster_id != cluster_id {
+            let theirs: String = context.cluster_id.chars().take(64).collect();
+            return Err(WireError::new(
+                ErrorKind::WrongCluster,
+                format!(
+                    "the caller belongs to cluster {theirs}, this coordinator is of cluster \
+                     {cluster_id}; check the address, or start anew if the cluster was made again"
+                ),
+            ));
+        }
+        let Context { request_id, principal, .. } = context;
+        let invalid = |message: String| Err(WireError::new(ErrorKind::Invalid, message));
+        if principal.len() > PRINCIPAL_BYTES_MAX {
+            return invalid(format!("`principal` has at most {PRINCIPAL_BYTES_MAX} bytes"));
+        }
+        if effect == Effect::Changes && principal.is_empty() {
+            return invalid("`principal` is required for requests that change something".into());
+        }
+        if !(effect == Effect::Reads && request_id.is_empty())
+            && uuid::Uuid::try_parse(&request_id).is_err()
+        {
+            return invalid("`request_id` is required and must be a UUID".into());
+        }
+        Ok(Self { request_id, principal })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context {
+        Context {
+            request_id: "67e55044-10b1-426f-9247-bb680e5fe0c8".into(),
+            principal: "cli:me@here".into(),
+            cluster_id: "ours".into(),
+            protocol: 1,
+        }
+    }
+
+    fn refused(change: impl Fn(&mut Context), effect: Effect) -> (ErrorKind, String) {
+        let mut context = context();
+        change(&mut context);
+        let error = Caller::check(Some(context), "ours", effect).unwrap_err();
+        (error.kind, error.message)
+    }
+
+    #[test]
+    fn believes_only_what_fits() {
+        Caller::check(Some(context()), "ours", Effect::Changes).unwrap();
+        let any = Context { protocol: 1, ..Context::default() };
+        Caller::check(Some(any), "ours", Effect::Reads).unwrap();
+
+        let (kind, message) = refused(|context| context.protocol = 7, Effect::Reads);
+        assert_eq!(kind, ErrorKind::WrongVersion);
+        assert!(message.contains("version 7") && message.contains("version 1"), "{message}");
+        let (kind, message) = refused(|context| context.cluster_id = "b".into(), Effect::Reads);
+        assert_eq!(kind, ErrorKind::WrongCluster);
+        assert!(message.contains("cluster b") && message.contains("cluster ours"), "{message}");
+        let clear: [fn(&mut Context); 2] =
+            [|context| context.principal.clear(), |context| context.request_id.clear()];
+        for clear in clear {
+            assert_eq!(refused(clear, Effect::Changes).0, ErrorKind::Invalid);
+        }
+        let long = |context: &mut Context| context.principal = "x".repeat(257);
+        assert_eq!(refused(long, Effect::Reads).0, ErrorKind::Invalid);
+        let none = Caller::check(None, "ours", Effect::Reads).unwrap_err();
+        assert_eq!(none.kind, ErrorKind::WrongVersion);
+    }
+}

@@ -1,0 +1,181 @@
+//! What workers report of datasets. What a report refers to is read and checked before it is
+//! proposed: a chunk that is missing, damaged or something else never becomes part of a dataset.
+
+use std::sync::Arc;
+
+use shardfeed_plan::Digest;
+use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
+use shardfeed_proto::coordinator::v1::{
+    FailScanRequest, FailScanResponse, ReportListingRequest, ReportListingResponse,
+    ReportScanRequest, ReportScanResponse, ScanTask, TakeScansRequest, TakeScansResponse,
+    report_listing_request, scan_task,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{
+    Answer, Change, FailScan, PARTS_MAX, Part, ReportListing, ReportScan, SCANS_TAKEN_MAX, ScanWork,
+};
+
+use super::worker::{digest, unexpected};
+use super::{Caller, check_len};
+use crate::core::{Core, blocking};
+use crate::error;
+use crate::manifests::{entries_of, listing_of};
+
+pub(super) async fn take_scans(
+    core: Arc<Core>,
+    caller: Caller,
+    request: TakeScansRequest,
+) -> Result<TakeScansResponse, WireError> {
+    let TakeScansRequest { session, most, .. } = request;
+    if most == 0 || most > SCANS_TAKEN_MAX {
+        let message = format!("`most` is {most}; 1 to {SCANS_TAKEN_MAX} are allowed");
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    match core.propose(caller, Change::TakeScans { session, most }).await? {
+        Answer::Scans(tasks) => {
+            Ok(TakeScansResponse { tasks: tasks.into_iter().map(task_to).collect() })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(super) async fn report_listing(
+    core: Arc<Core>,
+    caller: Caller,
+    request: ReportListingRequest,
+) -> Result<ReportListingResponse, WireError> {
+    let ReportListingRequest { session, dataset, fencing, root, parts, .. } = request;
+    check_len("parts", parts.len(), PARTS_MAX)?;
+    let part = |part: report_listing_request::Part| {
+        let chunk = digest("chunk", &part.chunk)?;
+        Ok(Part { chunk, files: part.files, bytes: part.bytes })
+    };
+    let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, WireError>>()?;
+    let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
+    let (checked, store) = (parts.clone(), Arc::clone(&core));
+    let check = async move {
+        blocking("checking a listing", move || check_listing(&store, &checked)).await
+    };
+    let report = ReportListing { session, dataset, fencing, root, parts };
+    propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
+    Ok(ReportListingResponse {})
+}
+
+pub(super) async fn report_scan(
+    core: Arc<Core>,
+    caller: Caller,
+    request: ReportScanRequest,
+) -> Result<ReportScanResponse, WireError> {
+    let ReportScanRequest { session, dataset, fencing, part, chunk, records, .. } = request;
+    let chunk = digest("chunk", &chunk)?;
+    let listed = core.read(|state| {
+        let scan = state.dataset(&dataset).and_then(|dataset| dataset.scan());
+        scan.and_then(|scan| Some(scan.parts.get(usize::try_from(part).ok()?)?.listed.chunk))
+    });
+    let store = Arc::clone(&core);
+    let check = async move {
+        blocking("checking a scan", move || check_scan(&store, &chunk, listed, records)).await
+    };
+    let report = ReportScan { session, dataset, part, fencing, chunk, records };
+    propose_holding(&core, caller, Change::ReportScan(report), vec![chunk], check).await?;
+    Ok(ReportScanResponse {})
+}
+
+pub(super) async fn fail_scan(
+    core: Arc<Core>,
+    caller: Caller,
+    request: FailScanRequest,
+) -> Result<FailScanResponse, WireError> {
+    let FailScanRequest { session, dataset, fencing, error, .. } = request;
+    let failure = error::failure_from(&WireError::from_message(error));
+    let fail = FailScan { session, dataset, fencing, failure };
+    core.propose(caller, Change::FailScan(fail)).await?;
+    Ok(FailScanResponse {})
+}
+
+/// Proposes a change that refers to chunks, which are kept meanwhile, if `check` finds them good.
+async fn propose_holding(
+    core: &Core,
+    caller: Caller,
+    change: Change,
+    held: Vec<Digest>,
+    check: impl Future<Output = Result<(), WireError>>,
+) -> Result<(), WireError> {
+    core.chunks.hold(&held);
+    let proposed = match check.await {
+        Ok(()) => core.propose(caller, change).await.map(|_| ()),
+        Err(error) => Err(error),
+    };
+    // If nobody knows whether it was carried out, they stay until a restart finds out.
+    if proposed.as_ref().is_err_and(|error| error.kind != ErrorKind::Retry) {
+        core.chunks.release(&held);
+    }
+    proposed
+}
+
+/// Refuses a listing whose chunks are not what its parts say.
+fn check_listing(core: &Core, parts: &[Part]) -> Result<(), WireError> {
+    let mut last: Option<String> = None;
+    for (number, part) in parts.iter().enumerate() {
+        let ListingChunk { files, .. } = listing_of(&core.chunks, &part.chunk)?;
+        let bytes: u128 = files.iter().map(|file| u128::from(file.size)).sum();
+        let wrong = |what: String| Err(WireError::new(ErrorKind::Invalid, what));
+        if (files.len() as u64, bytes) != (part.files, u128::from(part.bytes)) {
+            return wrong(format!(
+                "part {number} is said to have {} files of {} bytes, but its chunk {} lists {} files \
+                 of {bytes} bytes",
+                part.files,
+                part.bytes,
+                part.chunk,
+                files.len()
+            ));
+        }
+        if let (Some(last), Some(first)) = (&last, files.first())
+            && last.as_bytes() >= first.path.as_bytes()
+        {
+            let path = &first.path;
+            return wrong(format!(
+                "part {number} begins with `{path}`, which is not after `{last}`"
+            ));
+        }
+        last = files.into_iter().next_back().map(|file| file.path).or(last);
+    }
+    Ok(())
+}
+
+/// Refuses a scan whose chunk does not hold what was listed.
+fn check_scan(
+    core: &Core,
+    chunk: &Digest,
+    listed: Option<Digest>,
+    records: u64,
+) -> Result<(), WireError> {
+    let wrong = |what: String| Err(WireError::new(ErrorKind::Invalid, what));
+    let found: EntriesChunk = entries_of(&core.chunks, chunk)?;
+    if found.records() != records {
+        let known = found.records();
+        return wrong(format!("`records` is {records}, but chunk {chunk} holds {known} records"));
+    }
+    // Without a listing the state refuses the report, and says why.
+    let Some(listed) = listed else {
+        return Ok(());
+    };
+    let listing = listing_of(&core.chunks, &listed)?;
+    let listed = listing.files.iter().map(|file| &file.path);
+    match found.entries.iter().map(|entry| &entry.path).eq(listed) {
+        true => Ok(()),
+        false => wrong(format!("chunk {chunk} does not hold the files of this part, in order")),
+    }
+}
+
+fn task_to(task: shardfeed_scheduler::ScanTask) -> ScanTask {
+    let shardfeed_scheduler::ScanTask { dataset, fencing, compression, work } = task;
+    let work = match work {
+        ScanWork::List { patterns } => scan_task::Work::List(scan_task::List { patterns }),
+        ScanWork::Scan { root, part, chunk } => {
+            let chunk = chunk.as_bytes().to_vec();
+            scan_task::Work::Scan(scan_task::Scan { root, part, chunk })
+        }
+    };
+    ScanTask { dataset, fencing, compression, work: Some(work) }
+}

@@ -1,0 +1,245 @@
+//! What workers ask: sessions, jobs, ranks, chunks. Scans are next door.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shardfeed_plan::{Digest, EPOCH_MAX};
+use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
+use shardfeed_proto::coordinator::v1::{
+    EndRankRequest, EndRankResponse, FailScanRequest, FailScanResponse, GetChunkRequest,
+    GetChunkResponse, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse,
+    LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
+    PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
+    ReportListingResponse, ReportScanRequest, ReportScanResponse, ScanProgress, StartRankRequest,
+    StartRankResponse, TakeScansRequest, TakeScansResponse, heartbeat_response::Verdict,
+};
+use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
+use shardfeed_scheduler::{
+    Answer, Change, JoinSession, LeaseRef, Refusal, RegisterJob, STEP_MAX, StartRank,
+};
+
+use super::scans::{fail_scan, report_listing, report_scan, take_scans};
+use super::{Caller, Effect, check_len, serve, service};
+use crate::core::{Core, blocking};
+use crate::error;
+use crate::metrics::Rpc;
+use crate::progress::{RankReport, ScanState};
+use crate::standing::{self, Standing, served, session_ttl};
+
+/// Ranks, and scans, that one heartbeat tells of, at most.
+const HEARTBEAT_ENTRIES_MAX: usize = 4096;
+
+/// The service.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pub(crate) core: Arc<Core>,
+}
+
+service! {
+    impl WorkerService for Workers {
+        join: Join, Changes, JoinRequest => JoinResponse;
+        heartbeat: Heartbeat, Reads, HeartbeatRequest => HeartbeatResponse;
+        leave: Leave, Changes, LeaveRequest => LeaveResponse;
+        take_scans: TakeScans, Changes, TakeScansRequest => TakeScansResponse;
+        report_listing: ReportListing, Changes, ReportListingRequest => ReportListingResponse;
+        report_scan: ReportScan, Changes, ReportScanRequest => ReportScanResponse;
+        fail_scan: FailScan, Changes, FailScanRequest => FailScanResponse;
+        put_chunk: PutChunk, Changes, PutChunkRequest => PutChunkResponse;
+        get_chunk: GetChunk, Reads, GetChunkRequest => GetChunkResponse;
+        register_job: RegisterJob, Changes, RegisterJobRequest => RegisterJobResponse;
+        start_rank: StartRank, Changes, StartRankRequest => StartRankResponse;
+        end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
+        latest_token: LatestToken, Reads, LatestTokenRequest => LatestTokenResponse;
+    }
+}
+
+async fn join(
+    core: Arc<Core>,
+    caller: Caller,
+    request: JoinRequest,
+) -> Result<JoinResponse, WireError> {
+    let JoinRequest { worker, host, incarnation, version, in_process, endpoint, .. } = request;
+    let ttl_ms = core.options.session_ttl_ms;
+    let join = JoinSession { worker, host, incarnation, version, in_process, ttl_ms, endpoint };
+    match core.propose(caller, Change::JoinSession(join)).await? {
+        Answer::Joined { session } => {
+            let ttl = Duration::from_millis(ttl_ms);
+            core.live().sessions.renew(session, ttl, Instant::now());
+            let cluster_id = core.node.cluster_id().to_owned();
+            Ok(JoinResponse {
+                cluster_id,
+                session,
+                ttl_ms,
+                heartbeat_ms: core.options.heartbeat_ms,
+            })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn heartbeat(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: HeartbeatRequest,
+) -> Result<HeartbeatResponse, WireError> {
+    let HeartbeatRequest { session, ranks, mut scans, .. } = request;
+    check_len("ranks", ranks.len(), HEARTBEAT_ENTRIES_MAX)?;
+    check_len("scans", scans.len(), HEARTBEAT_ENTRIES_MAX)?;
+    let mut verdicts = Vec::new();
+    let mut reports = Vec::with_capacity(ranks.len());
+    let heard = core.read(|state| {
+        let ttl = session_ttl(state, session)?;
+        for progress in ranks {
+            let mut report = report_of(progress)?;
+            match served(state, session, &report.lease) {
+                Err(refusal) => verdicts.push(verdict(&report.lease, &refusal)),
+                Ok(Standing { cursor, rows }) => {
+                    report.known = Some((cursor.epoch, cursor.step));
+                    reports.push((report, rows));
+                }
+            }
+        }
+        let live =
+            |scan: &ScanProgress| standing::scans(state, &scan.dataset, scan.part, scan.fencing);
+        scans.retain(live);
+        Ok::<_, WireError>((ttl, state.has_scans()))
+    });
+    let (ttl, has_scans) = heard?;
+    let now = Instant::now();
+    let mut live = core.live();
+    live.sessions.renew(session, ttl, now);
+    for (report, rows) in reports {
+        live.progress.rank(report, rows, now);
+    }
+    for ScanProgress { dataset, fencing, part, files, bytes } in scans {
+        live.progress.scan(dataset, part, ScanState { fencing, files, bytes });
+    }
+    Ok(HeartbeatResponse { verdicts, has_scans })
+}
+
+async fn leave(
+    core: Arc<Core>,
+    caller: Caller,
+    request: LeaveRequest,
+) -> Result<LeaveResponse, WireError> {
+    let session = request.session;
+    core.propose(caller, Change::LeaveSession { session }).await?;
+    Ok(LeaveResponse {})
+}
+
+async fn put_chunk(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: PutChunkRequest,
+) -> Result<PutChunkResponse, WireError> {
+    let put = move || core.chunks.put(&request.content).map_err(|error| error::chunk(&error));
+    let digest = blocking("storing a chunk", put).await?;
+    Ok(PutChunkResponse { digest: digest.as_bytes().to_vec() })
+}
+
+async fn get_chunk(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetChunkRequest,
+) -> Result<GetChunkResponse, WireError> {
+    let digest = digest("digest", &request.digest)?;
+    let read = move || core.chunks.read(&digest).map_err(|error| error::chunk(&error));
+    Ok(GetChunkResponse { content: blocking("reading a chunk", read).await? })
+}
+
+async fn register_job(
+    core: Arc<Core>,
+    caller: Caller,
+    request: RegisterJobRequest,
+) -> Result<RegisterJobResponse, WireError> {
+    let RegisterJobRequest { name, dataset, identity, .. } = request;
+    let identity = identity_from(identity).map_err(|error| error::invalid(&error))?;
+    core.propose(caller, Change::RegisterJob(RegisterJob { name, identity, dataset })).await?;
+    Ok(RegisterJobResponse {})
+}
+
+async fn start_rank(
+    core: Arc<Core>,
+    caller: Caller,
+    request: StartRankRequest,
+) -> Result<StartRankResponse, WireError> {
+    let StartRankRequest { session, job, run, rank, world_size, limit, trainer, intent, .. } =
+        request;
+    let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
+    let start = StartRank { job, run, rank, world_size, limit, session, trainer, intent };
+    core.write_cursors().await;
+    match core.propose(caller, Change::StartRank(start)).await? {
+        Answer::Started(started) => Ok(StartRankResponse {
+            generation: started.generation,
+            fencing: started.fencing,
+            run: started.run,
+            epoch: started.epoch,
+            segments: segments_to(&started.segments),
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn end_rank(
+    core: Arc<Core>,
+    caller: Caller,
+    request: EndRankRequest,
+) -> Result<EndRankResponse, WireError> {
+    let lease = lease_from(request.lease)?;
+    core.write_cursors().await;
+    core.propose(caller, Change::EndRank { lease }).await?;
+    Ok(EndRankResponse {})
+}
+
+async fn latest_token(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: LatestTokenRequest,
+) -> Result<LatestTokenResponse, WireError> {
+    core.write_cursors().await;
+    let token = core.read(|state| state.latest_token(&request.job));
+    let token = token.map_err(|refusal| error::refusal(&refusal))?;
+    Ok(LatestTokenResponse { token: token.map(|token| token.to_json()) })
+}
+
+/// A rank's progress as it came.
+fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
+    let RankProgress { lease, epoch, step, ready, reading } = progress;
+    if epoch > EPOCH_MAX || step > STEP_MAX {
+        let message = format!("there is no step {step} of epoch {epoch}");
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    let lease = lease_from(lease)?;
+    Ok(RankReport { lease, cursor: (epoch, step), ready, reading, known: None })
+}
+
+fn verdict(lease: &LeaseRef, refusal: &Refusal) -> Verdict {
+    let error = error::refusal(refusal).to_message();
+    Verdict { lease: Some(lease_to(lease)), error: Some(error) }
+}
+
+fn lease_from(lease: Option<Lease>) -> Result<LeaseRef, WireError> {
+    let missing = || WireError::new(ErrorKind::Invalid, "the message lacks `lease`");
+    let Lease { job, generation, rank, fencing } = lease.ok_or_else(missing)?;
+    Ok(LeaseRef { job, generation, rank, fencing })
+}
+
+/// A lease as a message.
+pub(crate) fn lease_to(lease: &LeaseRef) -> Lease {
+    let LeaseRef { job, generation, rank, fencing } = lease.clone();
+    Lease { job, generation, rank, fencing }
+}
+
+/// A digest from its bytes.
+pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest, WireError> {
+    digest_from(field, bytes).map_err(|error| error::invalid(&error))
+}
+
+/// An answer of another kind than the command's: our bug.
+pub(crate) fn unexpected(answer: &Answer) -> WireError {
+    tracing::error!(?answer, "a command got another command's answer");
+    WireError::new(
+        ErrorKind::Unspecified,
+        "this request id was used for another request before; use a new one",
+    )
+}

@@ -1,0 +1,187 @@
+//! Epochs: how much of each was delivered, and what it waits for.
+
+use shardfeed_plan::EpochPlan;
+use shardfeed_proto::WireError;
+use shardfeed_proto::coordinator::v1::{Epoch, EpochState};
+use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch};
+
+use super::Picture;
+use crate::core::Core;
+use crate::error;
+
+/// Ranks that are named as waited for, at most.
+const WAITING_NAMED_MAX: usize = 32;
+
+/// Epochs of the current generation that are not sealed and shown at most: ranks are rarely more
+/// than one apart, but nothing holds a lying one back.
+const OPEN_SHOWN_MAX: u64 = 16;
+
+/// Epochs of a job: sealed ones of the current lineage, then those that ranks are in.
+/// - `only`: one of them, or one that is still to come.
+///
+/// # Errors  `NotFound`: the epoch lies before what is kept. Computes for long.
+pub(crate) fn epochs(
+    core: &Core,
+    picture: &Picture,
+    only: Option<u64>,
+) -> Result<Vec<Epoch>, WireError> {
+    let current = &picture.generation;
+    let cursors = picture.cursors();
+    let most = cursors.iter().max().map_or(current.origin.epoch, |cursor| cursor.epoch);
+    let wanted = |epoch: u64| only.is_none_or(|only| only == epoch);
+    let mut epochs = Vec::new();
+    for sealed in lineage(picture).filter(|sealed| wanted(sealed.epoch)) {
+        if let Some(epoch) = sealed_epoch(core, picture, sealed)? {
+            epochs.push(epoch);
+        }
+    }
+    // Cursors of heartbeats may be ahead of the state's, which seals: an epoch that all ranks have left
+    // is open until then.
+    let sealed_to = epochs.last().map_or(current.cursor().epoch, |last: &Epoch| last.epoch + 1);
+    let open = sealed_to..=most.min(sealed_to.saturating_add(OPEN_SHOWN_MAX - 1));
+    let open: Vec<u64> = match only {
+        None => open.collect(),
+        Some(epoch) if epochs.is_empty() => vec![epoch],
+        Some(_) => vec![],
+    };
+    for epoch in open {
+        epochs.push(open_epoch(core, picture, &cursors, epoch)?);
+    }
+    Ok(epochs)
+}
+
+/// Sealed epochs that the current generation follows upon.
+fn lineage(picture: &Picture) -> impl Iterator<Item = &SealedEpoch> {
+    let current = &picture.generation;
+    picture.sealed.iter().filter(move |sealed| {
+        let own = sealed.generation == current.number;
+        let before = picture.earlier.iter().any(|earlier| earlier.number == sealed.generation);
+        own || before && sealed.epoch < current.origin.epoch
+    })
+}
+
+fn sealed_epoch(
+    core: &Core,
+    picture: &Picture,
+    sealed: &SealedEpoch,
+) -> Result<Option<Epoch>, WireError> {
+    let mut generations = std::iter::once(&picture.generation).chain(&picture.earlier);
+    let known = generations.find(|generation| generation.number == sealed.generation);
+    let Some((generation, of)) = known.and_then(|known| {
+        let segments = known.segments_of(sealed.epoch)?;
+        let Generation { world_size, limit, .. } = *known;
+        Some((known, crate::plans::EpochOf { epoch: sealed.epoch, segments, world_size, limit }))
+    }) else {
+        return Ok(None);
+    };
+    let plan = picture.order.plan(core, &of)?;
+    // Sealed is an epoch that every rank has left: each has consumed all its steps.
+    let ends = vec![plan.steps(); generation.world_size as usize];
+    let delivered = plan.delivered_before(&ends).map_err(|error| error::plan(&error))?;
+    let (total, dropped, skipped) = (plan.line().samples(), plan.dropped(), 0);
+    Ok(Some(Epoch {
+        epoch: sealed.epoch,
+        generation: sealed.generation,
+        state: EpochState::Sealed.into(),
+        total,
+        delivered,
+        dropped,
+        skipped,
+        lost: total.saturating_sub(delivered).saturating_sub(dropped).saturating_sub(skipped),
+        // A cursor never goes back in a generation, and a lineage goes on where its parent stood.
+        duplicated: 0,
+        steps: plan.steps(),
+        steps_done: plan.steps(),
+        samples_per_second: 0.0,
+        eta_ms: None,
+        age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
+        took_ms: Some(sealed.sealed_ms.saturating_sub(sealed.began_ms)),
+        waiting_for: vec![],
+    }))
+}
+
+fn open_epoch(
+    core: &Core,
+    picture: &Picture,
+    cursors: &[RankCursor],
+    epoch: u64,
+) -> Result<Epoch, WireError> {
+    let (generation, of) = picture.epoch_of(epoch)?;
+    let plan = picture.order.plan(core, &of)?;
+    // An epoch before the current generation began is asked for by number: it counts as left.
+    let steps = match generation.number == picture.generation.number {
+        true => steps_in(&plan, cursors),
+        false => vec![plan.steps(); generation.world_size as usize],
+    };
+    let delivered = plan.delivered_before(&steps).map_err(|error| error::plan(&error))?;
+    let (total, dropped) = (plan.line().samples(), plan.dropped());
+    let waiting_for = waiting_for(picture, &plan, &steps);
+    let state = state_of(picture, epoch, cursors, &waiting_for);
+    let left = total.saturating_sub(dropped).saturating_sub(delivered);
+    let running = matches!(state, EpochState::Running | EpochState::Waiting);
+    let rate = picture.rate.filter(|_| running).unwrap_or(0.0);
+    let eta_ms = (rate > 0.0).then(|| (left as f64 / rate * 1000.0) as u64);
+    Ok(Epoch {
+        epoch,
+        generation: generation.number,
+        state: state.into(),
+        total,
+        delivered,
+        dropped,
+        skipped: 0,
+        lost: 0,
+        duplicated: 0,
+        steps: plan.steps(),
+        steps_done: steps.iter().min().copied().unwrap_or(0),
+        samples_per_second: rate,
+        eta_ms,
+        age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
+        took_ms: None,
+        waiting_for: if running { waiting_for } else { vec![] },
+    })
+}
+
+/// For each rank the first step of the plan's epoch that it has not consumed.
+pub(super) fn steps_in(plan: &EpochPlan, cursors: &[RankCursor]) -> Vec<u64> {
+    let step = |cursor: &RankCursor| match cursor.epoch.cmp(&plan.epoch()) {
+        std::cmp::Ordering::Less => 0,
+        std::cmp::Ordering::Equal => cursor.step.min(plan.steps()),
+        std::cmp::Ordering::Greater => plan.steps(),
+    };
+    cursors.iter().map(step).collect()
+}
+
+/// Ranks that have steps left and nobody to serve them.
+fn waiting_for(picture: &Picture, plan: &EpochPlan, steps: &[u64]) -> Vec<u64> {
+    let left = (0..).zip(steps).filter(|(_, step)| **step < plan.steps());
+    let unserved = left.filter(|(rank, _)| picture.worker(*rank).is_none());
+    unserved.map(|(rank, _)| rank).take(WAITING_NAMED_MAX).collect()
+}
+
+fn state_of(
+    picture: &Picture,
+    epoch: u64,
+    cursors: &[RankCursor],
+    waiting_for: &[u64],
+) -> EpochState {
+    let generation = &picture.generation;
+    let begin = match epoch == generation.origin.epoch {
+        true => generation.start(),
+        false => RankCursor { epoch, step: 0 },
+    };
+    let begun = cursors.iter().any(|cursor| *cursor > begin);
+    let awaited = cursors.contains(&begin) && !generation.ranks.values().all(|rank| rank.ended);
+    match (begun, awaited, waiting_for.is_empty()) {
+        (false, false, _) => EpochState::Planned,
+        (_, _, true) => EpochState::Running,
+        (_, _, false) => EpochState::Waiting,
+    }
+}
+
+/// When an epoch began in its generation, as far as kept: when the one before it was sealed.
+fn began_ms(picture: &Picture, generation: &Generation, epoch: u64) -> u64 {
+    let before = |sealed: &&SealedEpoch| {
+        sealed.generation == generation.number && sealed.epoch.checked_add(1) == Some(epoch)
+    };
+    picture.sealed.iter().find(before).map_or(generation.started_ms, |sealed| sealed.sealed_ms)
+}

@@ -1,0 +1,42 @@
+//! Jobs and their generations.
+
+use shardfeed_proto::coordinator::v1::{Generation, Job};
+use shardfeed_proto::identity_to;
+use shardfeed_scheduler::{Generation as Known, Job as KnownJob};
+
+/// A job as people see it.
+/// - `whole`: also its history.
+pub(crate) fn job(known: &KnownJob, whole: bool, now_ms: u64) -> Job {
+    let generations = known.generations.values().filter(|_| whole);
+    Job {
+        name: known.name.clone(),
+        dataset: known.dataset.clone(),
+        identity: Some(identity_to(&known.identity)),
+        digest: known.identity.digest().as_bytes().to_vec(),
+        generation: known.current().map(|current| generation(current, now_ms)),
+        generations: known.opened,
+        age_ms: now_ms.saturating_sub(known.registered_ms),
+        history: generations.map(|known| generation(known, now_ms)).collect(),
+    }
+}
+
+fn generation(known: &Known, now_ms: u64) -> Generation {
+    let cursor = known.cursor();
+    Generation {
+        number: known.number,
+        parent: known.parent,
+        run: known.run.clone(),
+        world_size: known.world_size,
+        global_batch: known.origin.global_batch(),
+        lanes: known.origin.lanes(),
+        epoch: known.origin.epoch,
+        step: known.origin.step(),
+        ranks_started: known.ranks.len() as u64,
+        ranks_served: known.ranks_served(),
+        cursor_epoch: Some(cursor.epoch),
+        cursor_step: Some(cursor.step),
+        superseded_by: known.superseded_by.as_ref().map(|by| by.generation),
+        age_ms: now_ms.saturating_sub(known.started_ms),
+        limit: known.limit,
+    }
+}

@@ -1,0 +1,19 @@
+//! What people see: messages made from the applied state, the leader's memory and plans.
+
+mod batch;
+mod dataset;
+mod epoch;
+mod job;
+mod picture;
+mod rank;
+mod shard;
+mod worker;
+
+pub(crate) use batch::batch;
+pub(crate) use dataset::dataset;
+pub(crate) use epoch::epochs;
+pub(crate) use job::job;
+pub(crate) use picture::{Picture, no_job};
+pub(crate) use rank::ranks;
+pub(crate) use shard::shards;
+pub(crate) use worker::workers;

@@ -1,0 +1,155 @@
+//! A job at one moment: copied from state and memory, so that computing on it holds no lock.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{Generation, LeaseRef, RankCursor, SealedEpoch, SessionId, State};
+
+use crate::core::{Core, now_ms};
+use crate::plans::{EpochOf, Order};
+use crate::progress::RankState;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    pub(crate) job: String,
+    pub(crate) order: Order,
+    /// The current generation.
+    pub(crate) generation: Generation,
+    /// Generations before it in its lineage, as far as kept, newest first. Without their ranks.
+    pub(crate) earlier: Vec<Generation>,
+    pub(crate) sealed: Vec<SealedEpoch>,
+    /// Worker and host of the sessions that serve its ranks.
+    pub(crate) workers: BTreeMap<SessionId, (String, String)>,
+    /// What heartbeats told of its ranks.
+    pub(crate) live: BTreeMap<u64, RankState>,
+    /// Samples per second of the job.
+    pub(crate) rate: Option<f64>,
+    pub(crate) now: Instant,
+    pub(crate) now_ms: u64,
+}
+
+impl Picture {
+    /// The job's picture; `None` if it has not started.
+    ///
+    /// # Errors  `NotFound`.
+    pub(crate) fn take(core: &Core, job: &str) -> Result<Option<Self>, WireError> {
+        let Some(mut picture) = core.read(|state| Self::of_state(state, job))? else {
+            return Ok(None);
+        };
+        let live = core.live();
+        for (number, rank) in &picture.generation.ranks {
+            let lease = rank.lease.as_ref().map(|lease| LeaseRef {
+                job: picture.job.clone(),
+                generation: picture.generation.number,
+                rank: *number,
+                fencing: lease.fencing,
+            });
+            if let Some(state) = lease.and_then(|lease| live.progress.of_rank(&lease)) {
+                picture.live.insert(*number, state.clone());
+            }
+        }
+        picture.rate = live.progress.rate(job, picture.now);
+        Ok(Some(picture))
+    }
+
+    fn of_state(state: &State, name: &str) -> Result<Option<Self>, WireError> {
+        let job = state.job(name).ok_or_else(|| no_job(name))?;
+        let Some(generation) = job.current().cloned() else {
+            return Ok(None);
+        };
+        let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
+        let ready = ready.ok_or_else(|| {
+            let message = format!("dataset `{}` of job `{name}` is not ready", job.dataset);
+            WireError::new(ErrorKind::NotFound, message)
+        })?;
+        let chunks = ready.chunks().collect();
+        let order = Order { identity: job.identity.clone(), content: ready.content, chunks };
+        let sessions = generation.ranks.values().filter_map(|rank| rank.lease.as_ref());
+        let worker = |session: SessionId| {
+            let join = &state.session(session)?.join;
+            Some((session, (join.worker.clone(), join.host.clone())))
+        };
+        let workers = sessions.filter_map(|lease| worker(lease.session)).collect();
+        let mut earlier = vec![];
+        let mut parent = generation.parent;
+        while let Some(known) = parent.and_then(|parent| job.generations.get(&parent)) {
+            // A parent is older: the walk ends.
+            parent = known.parent.filter(|grandparent| *grandparent < known.number);
+            let mut known = known.clone();
+            known.ranks.clear();
+            earlier.push(known);
+        }
+        Ok(Some(Self {
+            job: name.to_owned(),
+            order,
+            generation,
+            earlier,
+            sealed: job.sealed.iter().cloned().collect(),
+            workers,
+            live: BTreeMap::new(),
+            rate: None,
+            now: Instant::now(),
+            now_ms: now_ms(),
+        }))
+    }
+
+    /// The first step that a rank has not consumed, as far as known.
+    pub(crate) fn cursor(&self, rank: u64) -> RankCursor {
+        let kept = self.generation.ranks.get(&rank).map(|rank| rank.cursor);
+        let live = self.live.get(&rank);
+        let live = live.map(|live| RankCursor { epoch: live.epoch, step: live.step });
+        kept.max(live).unwrap_or_else(|| self.generation.start())
+    }
+
+    /// Cursors of all ranks.
+    pub(crate) fn cursors(&self) -> Vec<RankCursor> {
+        (0..self.generation.world_size).map(|rank| self.cursor(rank)).collect()
+    }
+
+    /// The worker that serves a rank, and its host.
+    pub(crate) fn worker(&self, rank: u64) -> Option<&(String, String)> {
+        let lease = self.generation.ranks.get(&rank)?.lease.as_ref()?;
+        self.workers.get(&lease.session)
+    }
+
+    /// Since when a rank's cursor stands where it is, ms; `None` if it never moved.
+    pub(crate) fn stands_ms(&self, rank: u64) -> Option<u64> {
+        let known = self.generation.ranks.get(&rank)?;
+        let kept =
+            (known.cursor != known.start).then(|| self.now_ms.saturating_sub(known.cursor_ms));
+        let live = self
+            .live
+            .get(&rank)
+            .filter(|live| RankCursor { epoch: live.epoch, step: live.step } > known.cursor);
+        let live = live.map(|live| self.now.duration_since(live.moved).as_millis() as u64);
+        live.or(kept)
+    }
+
+    /// The generation of the lineage in which an epoch goes on, and how.
+    ///
+    /// # Errors  `NotFound`: the epoch lies before what is kept.
+    pub(crate) fn epoch_of(&self, epoch: u64) -> Result<(&Generation, EpochOf), WireError> {
+        let lineage = std::iter::once(&self.generation).chain(&self.earlier);
+        let found = lineage.filter_map(|generation| {
+            let segments = generation.segments_of(epoch)?;
+            let Generation { world_size, limit, .. } = *generation;
+            Some((generation, EpochOf { epoch, segments, world_size, limit }))
+        });
+        found.into_iter().next().ok_or_else(|| {
+            let message = format!(
+                "epoch {epoch} of job `{}` lies before what is kept; its first epoch here is {}",
+                self.job,
+                self.earlier.last().unwrap_or(&self.generation).origin.epoch
+            );
+            WireError::new(ErrorKind::NotFound, message)
+        })
+    }
+}
+
+/// There is no such job.
+pub(crate) fn no_job(name: &str) -> WireError {
+    let name: String = name.chars().take(200).collect();
+    WireError::new(ErrorKind::NotFound, format!("there is no job `{name}`"))
+}

@@ -1,0 +1,59 @@
+//! Ranks of the current generation.
+
+use std::collections::BTreeMap;
+
+use shardfeed_plan::EpochPlan;
+use shardfeed_proto::WireError;
+use shardfeed_proto::coordinator::v1::{Rank, RankState};
+
+use super::Picture;
+use crate::core::Core;
+
+/// Ranks in one answer at most: it must fit into a message.
+const RANKS_MAX: u64 = 16_384;
+
+/// Epochs whose steps are counted for one answer, at most; a rank further on shows none.
+const EPOCHS_MAX: usize = 4;
+
+/// Ranks as people see them, at most [`RANKS_MAX`]. Computes for long.
+pub(crate) fn ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>, WireError> {
+    let mut plans: BTreeMap<u64, EpochPlan> = BTreeMap::new();
+    let mut ranks = Vec::new();
+    for number in 0..picture.generation.world_size.min(RANKS_MAX) {
+        let epoch = picture.cursor(number).epoch;
+        if !plans.contains_key(&epoch) && plans.len() < EPOCHS_MAX {
+            let (_, of) = picture.epoch_of(epoch)?;
+            plans.insert(epoch, picture.order.plan(core, &of)?);
+        }
+        let steps = plans.get(&epoch).map_or(0, |plan| plan.rank_steps(number));
+        ranks.push(rank(picture, number, steps));
+    }
+    Ok(ranks)
+}
+
+fn rank(picture: &Picture, number: u64, steps: u64) -> Rank {
+    let known = picture.generation.ranks.get(&number);
+    let lease = known.and_then(|rank| rank.lease.as_ref());
+    let state = match (known, lease) {
+        (None, _) => RankState::Missing,
+        (Some(_), Some(_)) => RankState::Served,
+        (Some(rank), None) if rank.ended => RankState::Ended,
+        (Some(_), None) => RankState::Unserved,
+    };
+    let (worker, host) = picture.worker(number).cloned().unwrap_or_default();
+    let cursor = picture.cursor(number);
+    Rank {
+        rank: number,
+        generation: picture.generation.number,
+        state: state.into(),
+        worker,
+        host,
+        trainer: known.map(|rank| rank.trainer.clone()).unwrap_or_default(),
+        epoch: cursor.epoch,
+        step: cursor.step,
+        steps,
+        ready: picture.live.get(&number).map_or(0, |live| live.ready),
+        fencing: lease.map_or(0, |lease| lease.fencing),
+        age_ms: picture.stands_ms(number),
+    }
+}

@@ -1,0 +1,140 @@
+//! A disk that fails under the log: nothing is acknowledged any more, and it is said why.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shardfeed_coordinator::Coordinator;
+use shardfeed_proto::ErrorKind;
+use shardfeed_proto::coordinator::v1::*;
+use shardfeed_raft::{Disk, DiskFile, DiskLock, RealDisk};
+
+use crate::fixture::{clients, context, options, refused};
+use crate::http::page;
+use crate::worker::{beat, join};
+
+/// A disk whose writes and syncs fail once it is full.
+#[derive(Debug)]
+struct Full {
+    disk: RealDisk,
+    full: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct FullFile {
+    file: Box<dyn DiskFile>,
+    full: Arc<AtomicBool>,
+}
+
+fn check(full: &AtomicBool) -> io::Result<()> {
+    match full.load(Ordering::SeqCst) {
+        true => Err(io::ErrorKind::StorageFull.into()),
+        false => Ok(()),
+    }
+}
+
+impl Disk for Full {
+    fn lock(&self) -> io::Result<DiskLock> {
+        self.disk.lock()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.disk.open(name)?;
+        Ok(Box::new(FullFile { file, full: Arc::clone(&self.full) }))
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        self.disk.read(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        check(&self.full)?;
+        self.disk.write(name, bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check(&self.full)?;
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn path_text(&self, name: &str) -> String {
+        self.disk.path_text(name)
+    }
+}
+
+impl DiskFile for FullFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        check(&self.full)?;
+        self.file.write_at(offset, bytes)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        check(&self.full)?;
+        self.file.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        check(&self.full)?;
+        self.file.sync()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_stops_acknowledging_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("raft");
+    std::fs::create_dir(&log).unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let disk = Full { disk: RealDisk::new(&log).unwrap(), full: Arc::clone(&full) };
+    let options = options(folder.path());
+    let running = Coordinator::start_on(Arc::new(disk), options.clone()).await.unwrap();
+    let (mut worker, mut admin) = clients(running.grpc_address()).await;
+    let session = join(&mut worker, "w0").await.session;
+    full.store(true, Ordering::SeqCst);
+    let add = |name: &str| AddDatasetRequest {
+        context: context(),
+        name: name.into(),
+        patterns: vec!["/a".into()],
+        compression: String::new(),
+    };
+    for name in ["a", "b"] {
+        let (kind, message) = refused(admin.add_dataset(add(name)).await);
+        assert_eq!(kind, ErrorKind::Storage, "{message}");
+        assert!(message.contains("restart"), "{message}");
+    }
+    let (code, reason) = page(running.http_address(), "/readyz").await;
+    assert_eq!(code, 503);
+    assert!(reason.contains("cannot write its log") && reason.contains("free space"), "{reason}");
+    assert_eq!(page(running.http_address(), "/livez").await.0, 200);
+    let (_, metrics) = page(running.http_address(), "/metrics").await;
+    assert!(metrics.contains("shardfeed_coordinator_storage_failed 1\n"), "{metrics}");
+    let lost = beat(&mut worker, session, vec![]).await.unwrap_err();
+    assert_eq!(refused::<()>(Err(lost)).0, ErrorKind::Storage);
+    let status = GetStatusRequest { context: context() };
+    admin.get_status(status).await.unwrap();
+    running.stop().await;
+
+    // The disk is mended: what was acknowledged is there, and nothing else.
+    let running = Coordinator::start(options).await.unwrap();
+    let (mut worker, mut admin) = clients(running.grpc_address()).await;
+    beat(&mut worker, session, vec![]).await.unwrap();
+    let list = ListDatasetsRequest { context: context() };
+    assert!(admin.list_datasets(list).await.unwrap().into_inner().datasets.is_empty());
+    running.stop().await;
+}

@@ -1,0 +1,334 @@
+//! What chunks hold: a part of a dataset's listing, and what scanning a part found. JSON with a
+//! version; whoever reads one believes nothing that is not checked here.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::Digest;
+
+use crate::CHUNK_BYTES_MAX;
+
+/// Version of both formats.
+pub const CHUNK_VERSION: u32 = 1;
+
+/// Records of one file at most: a bound that keeps sums over a dataset from overflowing.
+pub const FILE_RECORDS_MAX: u64 = 1 << 31;
+
+/// Bytes of a path at most, as file systems have it.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// Marks of one file at most.
+pub const MARKS_MAX: usize = 4096;
+
+/// A part of a dataset's files, in manifest order: bytewise by path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListingChunk {
+    /// [`CHUNK_VERSION`].
+    pub version: u32,
+    /// The files.
+    pub files: Vec<ListedFile>,
+}
+
+/// A file that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListedFile {
+    /// Path relative to the dataset's root.
+    pub path: String,
+    /// Stored size in bytes.
+    pub size: u64,
+}
+
+/// What scanning a part of a dataset's files found, in manifest order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntriesChunk {
+    /// [`CHUNK_VERSION`].
+    pub version: u32,
+    /// One entry for each file of the part.
+    pub entries: Vec<FileEntry>,
+}
+
+/// A file that was scanned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Path relative to the dataset's root.
+    pub path: String,
+    /// Stored size in bytes, part of the change stamp.
+    pub size_bytes: u64,
+    /// Time of the last change in ns since 1970, the rest of the change stamp; a string in JSON.
+    #[serde(with = "as_text")]
+    pub modified_ns: i128,
+    /// How the file is compressed: `none`, `gzip` or `zlib`.
+    pub compression: String,
+    /// Records, at most [`FILE_RECORDS_MAX`].
+    pub records: u64,
+    /// Bytes of data of all records, without framing.
+    pub data_bytes: u64,
+    /// Bytes of data of the largest record.
+    pub record_bytes_max: u64,
+    /// Digest of its record lengths and stored data checksums.
+    pub digest: Digest,
+    /// Some record starts, `[ordinal, offset in the uncompressed stream]`, both ascending.
+    pub marks: Vec<(u64, u64)>,
+}
+
+/// Why bytes are no chunk, or a chunk cannot be stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkError {
+    /// Over [`CHUNK_BYTES_MAX`].
+    #[error("{what} has {bytes} bytes; a chunk has at most {CHUNK_BYTES_MAX}, cut smaller parts")]
+    TooLarge {
+        /// `a listing` or `a part's entries`.
+        what: &'static str,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// Not the JSON that it should be.
+    #[error("this chunk does not hold {what}: {reason}")]
+    Malformed {
+        /// What was expected.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Written by a later version of this software.
+    #[error("the chunk with {what} has version {found}, this software knows up to {CHUNK_VERSION}")]
+    Version {
+        /// What was expected.
+        what: &'static str,
+        /// Its version.
+        found: u32,
+    },
+    /// A file that cannot be one.
+    #[error("`{path}` in {what}: {reason}")]
+    File {
+        /// What was expected.
+        what: &'static str,
+        /// Path of the file, cut to a readable length.
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl ListingChunk {
+    const WHAT: &'static str = "a listing";
+
+    /// A chunk of these files.
+    pub fn new(files: Vec<ListedFile>) -> Self {
+        Self { version: CHUNK_VERSION, files }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors  `TooLarge`, `File`.
+    pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
+        self.check()?;
+        encode(Self::WHAT, self)
+    }
+
+    /// From its bytes, checked.
+    ///
+    /// # Errors  As [`ChunkError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
+        let chunk: Self = decode(Self::WHAT, bytes)?;
+        chunk.check()?;
+        Ok(chunk)
+    }
+
+    fn check(&self) -> Result<(), ChunkError> {
+        check_paths(Self::WHAT, self.files.iter().map(|file| file.path.as_str()))?;
+        match self.files.iter().find(|file| file.size > i64::MAX as u64) {
+            Some(file) => Err(refused(Self::WHAT, &file.path, "its size is beyond every file")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl EntriesChunk {
+    const WHAT: &'static str = "a part's entries";
+
+    /// A chunk of these entries.
+    pub fn new(entries: Vec<FileEntry>) -> Self {
+        Self { version: CHUNK_VERSION, entries }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors  `TooLarge`, `File`.
+    pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
+        self.check()?;
+        encode(Self::WHAT, self)
+    }
+
+    /// From its bytes, checked.
+    ///
+    /// # Errors  As [`ChunkError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
+        let chunk: Self = decode(Self::WHAT, bytes)?;
+        chunk.check()?;
+        Ok(chunk)
+    }
+
+    /// Records of all its files.
+    pub fn records(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.records).sum()
+    }
+
+    fn check(&self) -> Result<(), ChunkError> {
+        check_paths(Self::WHAT, self.entries.iter().map(|entry| entry.path.as_str()))?;
+        self.entries.iter().try_for_each(FileEntry::check)
+    }
+}
+
+impl FileEntry {
+    fn check(&self) -> Result<(), ChunkError> {
+        let ascending = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
+        let reason = if !matches!(self.compression.as_str(), "none" | "gzip" | "zlib") {
+            "its compression is none of none, gzip, zlib"
+        } else if self.records > FILE_RECORDS_MAX {
+            "it has more records than a file may have"
+        } else if self.size_bytes.max(self.data_bytes).max(self.record_bytes_max) > i64::MAX as u64
+        {
+            "its sizes are beyond every file"
+        } else if self.marks.len() > MARKS_MAX {
+            "it has too many marks"
+        } else if !self.marks.windows(2).all(ascending) {
+            "its marks do not ascend"
+        } else if self.marks.last().is_some_and(|mark| mark.0 >= self.records) {
+            "a mark is beyond its records"
+        } else {
+            return Ok(());
+        };
+        Err(refused(EntriesChunk::WHAT, &self.path, reason))
+    }
+}
+
+fn encode(what: &'static str, chunk: &impl Serialize) -> Result<Vec<u8>, ChunkError> {
+    let malformed =
+        |error: serde_json::Error| ChunkError::Malformed { what, reason: error.to_string() };
+    let bytes = serde_json::to_vec(chunk).map_err(malformed)?;
+    match bytes.len() <= CHUNK_BYTES_MAX {
+        true => Ok(bytes),
+        false => Err(ChunkError::TooLarge { what, bytes: bytes.len() }),
+    }
+}
+
+fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, ChunkError> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    if bytes.len() > CHUNK_BYTES_MAX {
+        return Err(ChunkError::TooLarge { what, bytes: bytes.len() });
+    }
+    let malformed =
+        |error: serde_json::Error| ChunkError::Malformed { what, reason: error.to_string() };
+    let Versioned { version: found } = serde_json::from_slice(bytes).map_err(malformed)?;
+    if found != CHUNK_VERSION {
+        return Err(ChunkError::Version { what, found });
+    }
+    serde_json::from_slice(bytes).map_err(malformed)
+}
+
+fn check_paths<'a>(
+    what: &'static str,
+    paths: impl Iterator<Item = &'a str>,
+) -> Result<(), ChunkError> {
+    let mut last: Option<&str> = None;
+    for path in paths {
+        let reason = if path.is_empty() {
+            "the path is empty"
+        } else if path.starts_with('/') {
+            "the path is not relative to the dataset"
+        } else if path.len() > PATH_BYTES_MAX {
+            "the path is too long"
+        } else if path.contains('\0') {
+            "the path has a zero byte"
+        } else if last.is_some_and(|last| last.as_bytes() >= path.as_bytes()) {
+            "it does not follow the path before it in bytewise order"
+        } else {
+            last = Some(path);
+            continue;
+        };
+        return Err(refused(what, path, reason));
+    }
+    Ok(())
+}
+
+fn refused(what: &'static str, path: &str, reason: &'static str) -> ChunkError {
+    const SHOWN: usize = 256;
+    ChunkError::File { what, path: path.chars().take(SHOWN).collect(), reason }
+}
+
+/// Numbers that JSON readers may not hold, as text.
+mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &i128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str) -> FileEntry {
+        FileEntry {
+            path: path.into(),
+            size_bytes: 10,
+            modified_ns: -(1 << 80),
+            compression: "none".into(),
+            records: 3,
+            data_bytes: 6,
+            record_bytes_max: 2,
+            digest: Digest::from_bytes([5; 32]),
+            marks: vec![(0, 0), (2, 36)],
+        }
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote() {
+        let files = ["a", "b/c"].map(|path| ListedFile { path: path.into(), size: 3 });
+        let listing = ListingChunk::new(files.to_vec());
+        let bytes = listing.encode().unwrap();
+        assert_eq!(ListingChunk::decode(&bytes), Ok(listing));
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(
+            text,
+            r#"{"version":1,"files":[{"path":"a","size":3},{"path":"b/c","size":3}]}"#
+        );
+        let entries = EntriesChunk::new(vec![entry("a"), entry("b")]);
+        let bytes = entries.encode().unwrap();
+        assert_eq!(EntriesChunk::decode(&bytes), Ok(entries));
+        assert!(String::from_utf8(bytes).unwrap().contains(r#""marks":[[0,0],[2,36]]"#));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |change: fn(&mut FileEntry)| {
+            let mut chunk = EntriesChunk::new(vec![entry("a"), entry("b")]);
+            change(&mut chunk.entries[1]);
+            chunk.encode().unwrap_err().to_string()
+        };
+        assert!(refused(|entry| entry.path = "a".into()).contains("does not follow"));
+        assert!(refused(|entry| entry.path = "/b".into()).contains("not relative"));
+        assert!(refused(|entry| entry.path.clear()).contains("empty"));
+        assert!(refused(|entry| entry.records = u64::MAX).contains("more records"));
+        assert!(refused(|entry| entry.records = 1).contains("a mark is beyond"));
+        assert!(refused(|entry| entry.compression = "xz".into()).contains("compression"));
+        assert!(refused(|entry| entry.marks.reverse()).contains("ascend"));
+        let later = ListingChunk::decode(br#"{"version":2,"stuff":[]}"#).unwrap_err();
+        assert_eq!(later, ChunkError::Version { what: "a listing", found: 2 });
+        assert!(matches!(ListingChunk::decode(b"[]"), Err(ChunkError::Malformed { .. })));
+        let large = vec![b' '; CHUNK_BYTES_MAX + 1];
+        assert!(matches!(EntriesChunk::decode(&large), Err(ChunkError::TooLarge { .. })));
+    }
+}

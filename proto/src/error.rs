@@ -1,0 +1,118 @@
+//! Errors on the wire: a kind that says what the receiver should do, and the words for people.
+
+use std::fmt;
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::common::v1::{Error as Wire, ErrorKind};
+
+/// An error as it crosses a process border.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireError {
+    /// What the receiver should do.
+    pub kind: ErrorKind,
+    /// What, where, and what to do.
+    pub message: String,
+    /// The file to blame.
+    pub file: Option<String>,
+    /// Bytes, in the uncompressed file.
+    pub offset: Option<u64>,
+    /// Ordinal of the record.
+    pub ordinal: Option<u64>,
+}
+
+impl WireError {
+    /// An error that blames no file.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), file: None, offset: None, ordinal: None }
+    }
+
+    /// From its message; one that is missing is a bug of the sender.
+    pub fn from_message(error: Option<Wire>) -> Self {
+        let Some(error) = error else {
+            return Self::new(ErrorKind::Unspecified, "the other side failed and did not say why");
+        };
+        let kind = error.kind();
+        let Wire { message, file, offset, ordinal, .. } = error;
+        Self { kind, message, file, offset, ordinal }
+    }
+
+    /// As its message.
+    pub fn to_message(&self) -> Wire {
+        let Self { kind, message, file, offset, ordinal } = self.clone();
+        Wire { kind: kind.into(), message, file, offset, ordinal }
+    }
+
+    /// As a gRPC status; the details hold the whole.
+    pub fn to_status(&self) -> Status {
+        let details = self.to_message().encode_to_vec();
+        Status::with_details(code_of(self.kind), self.message.clone(), details.into())
+    }
+
+    /// From a gRPC status, our own or the transport's.
+    pub fn from_status(status: &Status) -> Self {
+        match Wire::decode(status.details()) {
+            Ok(error) if !status.details().is_empty() => Self::from_message(Some(error)),
+            _ => Self::new(
+                kind_of(status.code()),
+                format!("{}: {}", status.code(), status.message()),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// The table from kinds to gRPC codes.
+fn code_of(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::Retry | ErrorKind::Unreachable => Code::Unavailable,
+        ErrorKind::NotLeader | ErrorKind::WrongCluster | ErrorKind::WrongVersion => {
+            Code::FailedPrecondition
+        }
+        ErrorKind::Fenced | ErrorKind::Superseded | ErrorKind::Conflict => Code::Aborted,
+        ErrorKind::Identity => Code::AlreadyExists,
+        ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Corrupt | ErrorKind::Changed | ErrorKind::Data => Code::DataLoss,
+        ErrorKind::Storage | ErrorKind::Memory => Code::ResourceExhausted,
+        ErrorKind::Cache | ErrorKind::Unspecified => Code::Internal,
+    }
+}
+
+/// What a status of the transport asks for.
+fn kind_of(code: Code) -> ErrorKind {
+    match code {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Retry,
+        Code::Unimplemented => ErrorKind::WrongVersion,
+        Code::InvalidArgument => ErrorKind::Invalid,
+        // The transport tells a peer that speaks something else by these.
+        Code::Unknown | Code::Internal => ErrorKind::Retry,
+        _ => ErrorKind::Unspecified,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crosses_a_status_whole() {
+        let error = WireError {
+            file: Some("a".into()),
+            offset: Some(7),
+            ordinal: Some(0),
+            ..WireError::new(ErrorKind::Corrupt, "a: record 0 at offset 7: damaged")
+        };
+        assert_eq!(WireError::from_status(&error.to_status()), error);
+        let status = Status::unavailable("down");
+        assert_eq!(WireError::from_status(&status).kind, ErrorKind::Retry);
+    }
+}

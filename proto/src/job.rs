@@ -1,0 +1,195 @@
+//! The order's types from their messages, validated, and back.
+
+use shardfeed_plan::{
+    Digest, Intent, JobIdentity, PlanError, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
+};
+
+use crate::common::v1 as wire;
+
+/// Why a message is not believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidMessage {
+    /// A field that is required is missing.
+    #[error("the message lacks `{0}`")]
+    Missing(&'static str),
+    /// A digest is not 32 bytes.
+    #[error("`{field}` has {len} bytes, a digest has 32")]
+    Digest {
+        /// The field.
+        field: &'static str,
+        /// Bytes that it has.
+        len: usize,
+    },
+    /// A list is too short or too long.
+    #[error("`{field}` has {len} entries; 1 to {most} are allowed")]
+    Length {
+        /// The field.
+        field: &'static str,
+        /// Entries.
+        len: usize,
+        /// The bound.
+        most: usize,
+    },
+    /// Numbers that make no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// A digest from its bytes.
+pub fn digest_from(field: &'static str, bytes: &[u8]) -> Result<Digest, InvalidMessage> {
+    let len = bytes.len();
+    let bytes = bytes.try_into().map_err(|_| InvalidMessage::Digest { field, len })?;
+    Ok(Digest::from_bytes(bytes))
+}
+
+/// A job's identity from its message.
+pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, InvalidMessage> {
+    let message = message.ok_or(InvalidMessage::Missing("identity"))?;
+    let tail = match message.tail() {
+        wire::Tail::Drop => Tail::Drop,
+        wire::Tail::Pad => Tail::Pad,
+        wire::Tail::Uneven => Tail::Uneven,
+        wire::Tail::Unspecified => return Err(InvalidMessage::Missing("tail")),
+    };
+    let shuffle = Shuffle {
+        content: digest_from("content", &message.content)?,
+        seed: message.seed,
+        enabled: message.shuffle,
+        window: message.window,
+        interleave: message.interleave,
+        block_length: message.block_length,
+    };
+    shuffle.validate()?;
+    Segment::start(message.lanes, message.lanes, 1)?;
+    let wire::JobIdentity { lanes, operators, decoder, .. } = message;
+    Ok(JobIdentity { shuffle, lanes, tail, operators, decoder })
+}
+
+/// A job's identity as a message.
+pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
+    let Shuffle { content, seed, enabled, window, interleave, block_length } = &identity.shuffle;
+    let tail = match identity.tail {
+        Tail::Drop => wire::Tail::Drop,
+        Tail::Pad => wire::Tail::Pad,
+        Tail::Uneven => wire::Tail::Uneven,
+    };
+    wire::JobIdentity {
+        content: content.as_bytes().to_vec(),
+        seed: *seed,
+        shuffle: *enabled,
+        window: *window,
+        interleave: *interleave,
+        block_length: *block_length,
+        lanes: identity.lanes,
+        tail: tail.into(),
+        operators: identity.operators.clone(),
+        decoder: identity.decoder.clone(),
+    }
+}
+
+/// Segments of an epoch from their messages.
+pub fn segments_from(messages: Vec<wire::Segment>) -> Result<Vec<Segment>, InvalidMessage> {
+    let (len, most) = (messages.len(), SEGMENTS_MAX);
+    if len == 0 || len > most {
+        return Err(InvalidMessage::Length { field: "segments", len, most });
+    }
+    let segment = |message: wire::Segment| {
+        let wire::Segment { lanes, global_batch, steps, steps_of_rank } = message;
+        let steps = match steps_of_rank.is_empty() {
+            true => Steps::All(steps),
+            false => Steps::PerRank(steps_of_rank),
+        };
+        Segment::start(lanes, global_batch, 1)?;
+        Ok(Segment { lanes, global_batch, steps })
+    };
+    messages.into_iter().map(segment).collect()
+}
+
+/// Segments of an epoch as messages.
+pub fn segments_to(segments: &[Segment]) -> Vec<wire::Segment> {
+    let segment = |segment: &Segment| {
+        let (steps, steps_of_rank) = match &segment.steps {
+            Steps::All(steps) => (*steps, vec![]),
+            Steps::PerRank(steps) => (0, steps.clone()),
+        };
+        let Segment { lanes, global_batch, .. } = *segment;
+        wire::Segment { lanes, global_batch, steps, steps_of_rank }
+    };
+    segments.iter().map(segment).collect()
+}
+
+/// An intent from its message.
+pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessage> {
+    use wire::intent::{Kind, Move, Reconnect, Start};
+    let kind = message.and_then(|intent| intent.kind).ok_or(InvalidMessage::Missing("intent"))?;
+    Ok(match kind {
+        Kind::Start(Start { token_generation, epoch, segments }) => {
+            Intent::Start { token_generation, epoch, segments: segments_from(segments)? }
+        }
+        Kind::Move(Move { from, epoch, segments }) => {
+            Intent::Move { from, epoch, segments: segments_from(segments)? }
+        }
+        Kind::Reconnect(Reconnect { generation, epoch, step }) => {
+            Intent::Reconnect { generation, epoch, step }
+        }
+    })
+}
+
+/// An intent as a message.
+pub fn intent_to(intent: &Intent) -> wire::Intent {
+    use wire::intent::{Kind, Move, Reconnect, Start};
+    let kind = match intent {
+        Intent::Start { token_generation, epoch, segments } => Kind::Start(Start {
+            token_generation: *token_generation,
+            epoch: *epoch,
+            segments: segments_to(segments),
+        }),
+        Intent::Move { from, epoch, segments } => {
+            Kind::Move(Move { from: *from, epoch: *epoch, segments: segments_to(segments) })
+        }
+        Intent::Reconnect { generation, epoch, step } => {
+            Kind::Reconnect(Reconnect { generation: *generation, epoch: *epoch, step: *step })
+        }
+    };
+    wire::Intent { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_what_is_believed() {
+        let shuffle = Shuffle {
+            content: Digest::from_bytes([3; 32]),
+            seed: 7,
+            enabled: true,
+            window: 10,
+            interleave: 2,
+            block_length: 1,
+        };
+        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+        let identity = JobIdentity { shuffle, lanes: 4, tail: Tail::Uneven, operators, decoder };
+        assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity));
+        let segments = vec![
+            Segment { lanes: 2, global_batch: 4, steps: Steps::PerRank(vec![1, 2]) },
+            Segment { lanes: 4, global_batch: 8, steps: Steps::All(3) },
+        ];
+        for intent in [
+            Intent::Start { token_generation: Some(0), epoch: 1, segments: segments.clone() },
+            Intent::Move { from: 3, epoch: 0, segments },
+            Intent::Reconnect { generation: 1, epoch: 2, step: 3 },
+        ] {
+            assert_eq!(intent_from(Some(intent_to(&intent))), Ok(intent));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_not() {
+        assert_eq!(identity_from(None), Err(InvalidMessage::Missing("identity")));
+        assert!(segments_from(vec![]).is_err());
+        assert!(segments_from(vec![wire::Segment::default()]).is_err());
+        let error = digest_from("content", &[1, 2]).unwrap_err().to_string();
+        assert_eq!(error, "`content` has 2 bytes, a digest has 32");
+    }
+}

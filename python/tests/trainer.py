@@ -1,0 +1,197 @@
+"""A trainer for tests: a loader in a process of its own that does what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cluster
+
+import shardfeed as sf
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], what: str, deadline_s: float = cluster.DEADLINE_S) -> T:
+    """Looks again and again until it finds something; returns that."""
+    deadline, pause = time.monotonic() + deadline_s, threading.Event()
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {what}"
+        pause.wait(0.01)
+
+
+def take(each: sf.Loader, most: int) -> list[list[int]]:
+    """The ids of the next batches, on into the next epochs."""
+    got: list[list[int]] = []
+    while len(got) < most:
+        batches = zip(range(most - len(got)), each, strict=False)
+        got += [[int(number) for number in batch["id"]] for _, batch in batches]
+    return got
+
+
+def ask(running: cluster.Cluster, *arguments: str) -> dict[str, Any]:
+    """What the command says about a cluster."""
+    command = [str(cluster.BINARY), *arguments, "--coordinator", running.address, "-o", "json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def served(running: cluster.Cluster, job: str) -> dict[int, dict[str, Any]]:
+    """What the coordinator knows of each rank."""
+    ranks: list[dict[str, Any]] = ask(running, "rank", "list", "--job", job)["ranks"]
+    return {each["rank"]: each for each in ranks}
+
+
+def cursors(running: cluster.Cluster, job: str) -> dict[int, tuple[int, int]]:
+    """Rank to the (epoch, step) at which the coordinator knows it."""
+    return {rank: (each["epoch"], each["step"]) for rank, each in served(running, job).items()}
+
+
+def written(running: cluster.Cluster, job: str) -> tuple[int, int]:
+    """The slowest rank's cursor in the coordinator's log, where it comes to once a second."""
+    generation = ask(running, "job", "show", job)["generation"]
+    return generation["cursor_epoch"], generation["cursor_step"]
+
+
+def stop(server: cluster.Server) -> None:
+    """Stops a process and waits until none of its threads runs."""
+    server.signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{server.pid}/task")
+
+    def states() -> set[str]:
+        return {(task / "stat").read_text().rsplit(")", 1)[1].split()[0] for task in tasks.iterdir()}
+
+    until(lambda: states() == {"T"}, "all threads are stopped")
+
+
+def socket_of(server: cluster.Server) -> str:
+    return server.arguments[server.arguments.index("--socket") + 1]
+
+
+class Raised(Exception):
+    """What the trainer's loader raised."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+class Trainer:
+    """The process. It ends when this object is closed, or with SIGKILL."""
+
+    def __init__(self, log: Path, env: Mapping[str, str], **options: Any) -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", __file__, json.dumps(options)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
+                env={**os.environ, **env},
+            )  # fmt: skip
+        self._rest = b""
+        self.wait_s = 60.0
+
+    def begin(self, call: str, *arguments: Any) -> None:
+        """Asks for something without waiting for the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([call, *arguments]).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """The next answer. Raises `Raised` if the loader did."""
+        stream, deadline = self.process.stdout, time.monotonic() + self.wait_s
+        assert stream is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise AssertionError(f"no answer in {self.wait_s:.0f} s: {self.said()}")
+                more = os.read(stream.fileno(), 65536)
+                assert more, f"the trainer ended with {self.process.wait()}: {self.said()}"
+                self._rest += more
+        line, self._rest = self._rest.split(b"\n", 1)
+        answer = json.loads(line)
+        if "raised" in answer:
+            raise Raised(*answer["raised"])
+        return answer["value"]
+
+    def __call__(self, call: str, *arguments: Any) -> Any:
+        self.begin(call, *arguments)
+        return self.answer()
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        self.process.wait(cluster.DEADLINE_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self._end()
+
+
+def _main() -> None:
+    features = {
+        "id": sf.FixedLenFeature((), "int64"),
+        "image": sf.FixedLenFeature((2, 3), "float32"),
+    }
+    options = {"features": features} | json.loads(sys.argv[1])
+    made: list[sf.Loader] = []
+    held: list[sf.Batch] = []
+
+    def step() -> list[int] | None:
+        batch = next(iter(made[0]), None)
+        return None if batch is None else [int(number) for number in batch["id"]]
+
+    def hold(count: int) -> int:
+        held.extend(batch for _, batch in zip(range(count), made[0], strict=False))
+        return len(held)
+
+    calls: dict[str, Callable[..., Any]] = {
+        "open": lambda: made.append(sf.Loader(**options)),
+        "next": step,
+        "take": lambda count: [step() for _ in range(count)],
+        "hold": hold,
+        "state": lambda: made[0].state_dict(),
+        "load": lambda state: made[0].load_state_dict(state),
+        "generation": lambda: made[0].generation,
+        "set_epoch": lambda epoch: made[0].set_epoch(epoch),
+        "stats": lambda: made[0].stats(),
+        "job": lambda: made[0].job,
+        "close": lambda: made.pop().close(),
+    }
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        try:
+            answer = {"value": calls[name](*arguments)}
+        except sf.ShardfeedError as error:
+            answer = {"raised": (type(error).__name__, str(error))}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,283 @@
+//! The `Control` port over gRPC.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardfeed_plan::{Intent, Segment, Token};
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError, identity_to, segments_from};
+use tokio::task::JoinHandle;
+
+use crate::cluster::runtime::runtime;
+use crate::cluster::session::{Served, ServedState, Session, Shared, start_message};
+use crate::control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
+
+/// Shards that a rank is said to read at most.
+const READING_MAX: usize = 1024;
+
+/// How long a start waits for the last word of the loader before it.
+const LAST_WORD_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a reconnect waits for the coordinator before it goes on without its word.
+const RECONNECT_WAIT: Duration = Duration::from_millis(300);
+
+/// Control by a coordinator, within one session.
+#[derive(Debug)]
+pub struct GrpcControl {
+    session: Arc<Session>,
+    /// By job and rank.
+    served: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
+    leases: AtomicU64,
+    /// Last words that are being told, by job and rank.
+    ending: Mutex<BTreeMap<(String, u64), JoinHandle<()>>>,
+}
+
+impl GrpcControl {
+    /// Control within `session`.
+    pub fn new(session: Arc<Session>) -> Self {
+        Self {
+            session,
+            served: Mutex::default(),
+            leases: AtomicU64::new(0),
+            ending: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Arc<Served>>> {
+        // Every change of the map is complete when the lock is released, also by a panic.
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, lease: &Lease) -> Option<Arc<Served>> {
+        let served = self.lock().get(&(lease.job.to_string(), lease.rank)).cloned();
+        served.filter(|served| served.serial == lease.serial)
+    }
+
+    /// The lease's rank as it is served, if the lease is not known to have ended.
+    fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
+        let Some(served) = self.find(lease) else {
+            return Err(replaced(lease));
+        };
+        match served.lock().verdict.clone() {
+            Some(verdict) => Err(verdict),
+            None => Ok(()),
+        }?;
+        Ok(served)
+    }
+
+    fn serve(&self, request: &LeaseRequest, generation: u64, fencing: u64) -> Arc<Served> {
+        let (epoch, step) = position(request);
+        let state = ServedState {
+            generation,
+            fencing,
+            epoch,
+            step,
+            ready: 0,
+            reading: Vec::new(),
+            verdict: None,
+        };
+        let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
+        let served = Served::new(request.clone(), serial, state);
+        let key = (request.job.clone(), request.rank);
+        let shared = self.session.shared();
+        if let Some(before) = self.lock().insert(key, Arc::clone(&served)) {
+            shared.unserve(&before);
+        }
+        shared.serve(Arc::clone(&served));
+        served
+    }
+
+    fn reconnect(&self, request: &LeaseRequest, generation: u64) -> Result<Lease, ControlError> {
+        let mut fencing = 0;
+        if let Some(id) = self.session.shared().current_id() {
+            let shared = Arc::clone(self.session.shared());
+            let asked = request.clone();
+            let call = async move { shared.start_rank(id, &asked, &asked.intent).await };
+            let answer =
+                runtime().block_on(async { tokio::time::timeout(RECONNECT_WAIT, call).await.ok() });
+            match answer {
+                Some(Ok(started)) => fencing = started.fencing,
+                Some(Err(error)) if is_definite(&error) => return Err(error),
+                // The session will ask again; until then the order needs nobody's word.
+                Some(Err(_)) | None => {}
+            }
+        }
+        let served = self.serve(request, generation, fencing);
+        let LeaseRequest { epoch, segments, .. } = request.clone();
+        Ok(lease_of(&served, (epoch, segments)))
+    }
+
+    /// Another loader served this rank here: its last word is told before somebody takes its place,
+    /// so that the coordinator compares with where it really stood.
+    fn settle(&self, request: &LeaseRequest) {
+        let key = (request.job.clone(), request.rank);
+        let ending = self.ending().remove(&key);
+        let before = self.lock().get(&key).cloned();
+        let before = before.filter(|before| before.request.trainer != request.trainer);
+        runtime().block_on(async {
+            // A coordinator that does not answer is waited for by the start itself.
+            if let Some(ending) = ending {
+                let _ = tokio::time::timeout(LAST_WORD_WAIT, ending).await;
+            }
+            if let Some(before) = before {
+                let shared = Arc::clone(self.session.shared());
+                let told = tell_last(shared, before.progress(), true);
+                let _ = tokio::time::timeout(LAST_WORD_WAIT, told).await;
+            }
+        });
+    }
+
+    fn ending(&self) -> MutexGuard<'_, BTreeMap<(String, u64), JoinHandle<()>>> {
+        // Every change of the map is complete when the lock is released, also by a panic.
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn lease_of(served: &Served, (epoch, segments): (u64, Vec<Segment>)) -> Lease {
+    let (job, rank) = (served.request.job.as_str().into(), served.request.rank);
+    let ServedState { generation, fencing, .. } = *served.lock();
+    Lease { job, generation, rank, fencing, serial: served.serial, epoch, segments }
+}
+
+/// The last word on how far a rank came and, if it is the end, that it ended.
+async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bool) {
+    let Some(session) = shared.current_id() else {
+        return;
+    };
+    let lease = progress.lease.clone();
+    let told = shared.coordinator.once(|mut clients, context| {
+        let request =
+            wire::HeartbeatRequest { context, session, ranks: vec![progress], scans: vec![] };
+        Box::pin(async move { clients.worker.heartbeat(request).await })
+    });
+    if let Err(error) = told.await {
+        tracing::debug!(%error, "a rank's last step was not told");
+    }
+    if is_end {
+        let ended = shared.coordinator.once(|mut clients, context| {
+            let request = wire::EndRankRequest { context, lease };
+            Box::pin(async move { clients.worker.end_rank(request).await })
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "a rank ended without a word");
+        }
+    }
+}
+
+impl Control for GrpcControl {
+    fn register(&self, job: &JobSpec, waiting: Waiting<'_>) -> Result<(), ControlError> {
+        let call = |mut clients: super::coordinator::Clients, context| {
+            let request = wire::RegisterJobRequest {
+                context,
+                name: job.name.clone(),
+                dataset: job.dataset.clone(),
+                identity: Some(identity_to(&job.identity)),
+            };
+            Box::pin(async move { clients.worker.register_job(request).await }) as _
+        };
+        self.session.coordinator().call(waiting, call).map(|_: wire::RegisterJobResponse| ())
+    }
+
+    fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
+        if let Intent::Reconnect { generation, .. } = request.intent {
+            return self.reconnect(request, generation);
+        }
+        self.settle(request);
+        loop {
+            let id = self.session.id(waiting)?;
+            let call = |mut clients: super::coordinator::Clients, context| {
+                let message = start_message(id, request, &request.intent);
+                let message = wire::StartRankRequest { context, ..message };
+                Box::pin(async move { clients.worker.start_rank(message).await }) as _
+            };
+            let started: wire::StartRankResponse =
+                match self.session.coordinator().call(waiting, call) {
+                    Err(error) if error.kind == ErrorKind::Fenced => {
+                        // The session ended in the meantime.
+                        self.session.shared().forget(id);
+                        continue;
+                    }
+                    other => other?,
+                };
+            let segments = segments_from(started.segments)
+                .map_err(|error| WireError::new(ErrorKind::Unspecified, error.to_string()))?;
+            let served = self.serve(request, started.generation, started.fencing);
+            return Ok(lease_of(&served, (started.epoch, segments)));
+        }
+    }
+
+    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
+        self.good(lease)?;
+        Ok(lease.lanes(epoch))
+    }
+
+    fn report(&self, lease: &Lease, epoch: u64, step: u64) -> Result<(), ControlError> {
+        let served = self.good(lease)?;
+        let mut state = served.lock();
+        (state.epoch, state.step) = (epoch, step);
+        Ok(())
+    }
+
+    fn report_ahead(&self, lease: &Lease, ready: u64, reading: &[u32]) {
+        if let Some(served) = self.find(lease) {
+            let mut state = served.lock();
+            state.ready = ready;
+            state.reading.clear();
+            state.reading.extend(reading.iter().take(READING_MAX));
+        }
+    }
+
+    fn release(&self, lease: &Lease) {
+        let Some(served) = self.find(lease) else {
+            return;
+        };
+        let key = (lease.job.to_string(), lease.rank);
+        let shared = Arc::clone(self.session.shared());
+        shared.unserve(&served);
+        if served.lock().fencing != 0 {
+            let told = runtime().spawn(tell_last(shared, served.progress(), true));
+            let mut ending = self.ending();
+            ending.retain(|_, told| !told.is_finished());
+            ending.insert(key.clone(), told);
+        }
+        // Last, so that a start that finds nobody here finds the last word on its way.
+        let mut ranks = self.lock();
+        if ranks.get(&key).is_some_and(|other| Arc::ptr_eq(other, &served)) {
+            ranks.remove(&key);
+        }
+    }
+
+    fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+        let call = |mut clients: super::coordinator::Clients, context| {
+            let request = wire::LatestTokenRequest { context, job: job.to_owned() };
+            Box::pin(async move { clients.worker.latest_token(request).await }) as _
+        };
+        let answer: wire::LatestTokenResponse = self.session.coordinator().call(waiting, call)?;
+        let token = answer.token.map(|text| Token::from_json(&text)).transpose();
+        token.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()))
+    }
+}
+
+/// The first step that a rank has not consumed when it starts like this.
+fn position(request: &LeaseRequest) -> (u64, u64) {
+    match &request.intent {
+        Intent::Reconnect { epoch, step, .. } => (*epoch, *step),
+        Intent::Start { epoch, segments, .. } | Intent::Move { epoch, segments, .. } => {
+            (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
+        }
+    }
+}
+
+fn is_definite(error: &WireError) -> bool {
+    !matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage)
+}
+
+fn replaced(lease: &Lease) -> ControlError {
+    let Lease { rank, job, .. } = lease;
+    let message = format!(
+        "rank {rank} of job `{job}` was started again; this loader no longer speaks for it"
+    );
+    WireError::new(ErrorKind::Fenced, message)
+}

@@ -1,0 +1,444 @@
+//! A worker's session with its coordinator: joins, renews, tells how far ranks are, and hears which
+//! leases are no longer good. Losing the coordinator ends nothing; only its word does.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardfeed_plan::Intent;
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use tokio::sync::Notify;
+
+use crate::cluster::coordinator::{Coordinator, new_id};
+use crate::cluster::runtime::runtime;
+use crate::control::{ControlError, LeaseRequest, Waiting};
+
+/// Until the coordinator says otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// After a definite refusal (wrong cluster, wrong version) it is asked again so often.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+
+/// Between attempts while it does not answer.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// How often somebody who waits for the session is asked whether it still wants to.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Who joins.
+#[derive(Clone, Debug)]
+pub struct WorkerInfo {
+    /// Its name; unique among live workers.
+    pub name: String,
+    /// Host that it runs on.
+    pub host: String,
+    /// Whether it lives in a trainer's process.
+    pub in_process: bool,
+    /// Path of its trainer socket; empty without one.
+    pub endpoint: String,
+}
+
+/// A session that is kept alive until dropped.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) coordinator: Coordinator,
+    info: WorkerInfo,
+    incarnation: String,
+    state: Mutex<State>,
+    /// The session was joined or refused, or there is something to scan.
+    changed: Condvar,
+    /// There is something to tell the coordinator now.
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    id: Option<u64>,
+    refused: Option<WireError>,
+    ranks: Vec<Arc<Served>>,
+    scans: Vec<wire::ScanProgress>,
+    has_scans: bool,
+    closing: bool,
+    /// The coordinator was told, or could not be.
+    has_left: bool,
+    heartbeat: Option<Duration>,
+    is_lost: bool,
+}
+
+/// A rank that this worker serves.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) request: LeaseRequest,
+    /// Which of its control's leases it is.
+    pub(crate) serial: u64,
+    state: Mutex<ServedState>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ServedState {
+    pub(crate) generation: u64,
+    /// 0: not confirmed yet.
+    pub(crate) fencing: u64,
+    pub(crate) epoch: u64,
+    pub(crate) step: u64,
+    pub(crate) ready: u64,
+    /// Ordinals of the shards that batches on their way are made of.
+    pub(crate) reading: Vec<u32>,
+    /// Why the lease is no longer good.
+    pub(crate) verdict: Option<WireError>,
+}
+
+impl Served {
+    pub(crate) fn new(request: LeaseRequest, serial: u64, state: ServedState) -> Arc<Self> {
+        Arc::new(Self { request, serial, state: Mutex::new(state) })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ServedState> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lease(&self) -> wire::Lease {
+        let ServedState { generation, fencing, .. } = *self.lock();
+        wire::Lease { job: self.request.job.clone(), generation, rank: self.request.rank, fencing }
+    }
+
+    pub(crate) fn progress(&self) -> wire::RankProgress {
+        let lease = Some(self.lease());
+        let ServedState { epoch, step, ready, reading, .. } = self.lock().clone();
+        wire::RankProgress { lease, epoch, step, ready, reading }
+    }
+}
+
+impl Session {
+    /// Joins, and keeps trying to, in the background.
+    pub fn start(coordinator: Coordinator, info: WorkerInfo) -> Self {
+        let shared = Arc::new(Shared {
+            coordinator,
+            info,
+            incarnation: new_id(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            wake: Notify::new(),
+        });
+        runtime().spawn(Arc::clone(&shared).keep());
+        Self { shared }
+    }
+
+    /// Leaves the cluster, and waits at most `patience` until the coordinator knows it.
+    pub fn leave(&self, patience: Duration) {
+        let mut state = self.shared.lock();
+        state.closing = true;
+        self.shared.wake.notify_one();
+        let staying = |state: &mut State| !state.has_left;
+        drop(self.shared.changed.wait_timeout_while(state, patience, staying));
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Its coordinator.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.shared.coordinator
+    }
+
+    /// Waits until the coordinator knows this worker.
+    ///
+    /// # Errors  It refuses; `waiting` gave up.
+    pub fn id(&self, waiting: Waiting<'_>) -> Result<u64, ControlError> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(id) = state.id {
+                return Ok(id);
+            }
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
+            let wait = self.shared.changed.wait_timeout(state, ASK_EVERY);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            let note =
+                format!("the coordinator at {} does not answer", self.shared.coordinator.address());
+            if state.id.is_none() && !waiting(if state.is_lost { &note } else { "" }) {
+                return Err(WireError::new(
+                    ErrorKind::Retry,
+                    "gave up waiting for the coordinator",
+                ));
+            }
+        }
+    }
+
+    /// Waits at most `timeout` until there is something to scan.
+    pub(crate) fn wait_for_scans(&self, timeout: Duration) -> bool {
+        let state = self.shared.lock();
+        let nothing = |state: &mut State| !(state.has_scans && state.id.is_some());
+        let wait = self.shared.changed.wait_timeout_while(state, timeout, nothing);
+        let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        std::mem::take(&mut state.has_scans) && state.id.is_some()
+    }
+
+    /// There is something to scan, as far as this process knows.
+    pub(crate) fn look_for_scans(&self) {
+        self.shared.lock().has_scans = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Tells how far scans are with the next heartbeats.
+    pub(crate) fn set_scans(&self, scans: Vec<wire::ScanProgress>) {
+        self.shared.lock().scans = scans;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn current_id(&self) -> Option<u64> {
+        self.lock().id
+    }
+
+    /// The session is known to be gone: joins anew.
+    pub(crate) fn forget(&self, id: u64) {
+        let mut state = self.lock();
+        if state.id == Some(id) {
+            state.id = None;
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn serve(&self, served: Arc<Served>) {
+        self.lock().ranks.push(served);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn unserve(&self, served: &Arc<Served>) {
+        self.lock().ranks.retain(|other| !Arc::ptr_eq(other, served));
+    }
+
+    async fn keep(self: Arc<Self>) {
+        loop {
+            let (id, closing) = {
+                let state = self.lock();
+                (state.id, state.closing)
+            };
+            let pause = match id {
+                _ if closing => {
+                    self.leave(id).await;
+                    self.lock().has_left = true;
+                    return self.changed.notify_all();
+                }
+                None => self.join().await,
+                Some(id) => self.renew(id).await,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    async fn join(&self) -> Duration {
+        let WorkerInfo { name, host, in_process, endpoint } = self.info.clone();
+        let incarnation = self.incarnation.clone();
+        let result = self.coordinator.once(|mut clients, context| {
+            let request = wire::JoinRequest {
+                context,
+                worker: name,
+                host,
+                incarnation,
+                version: env!("CARGO_PKG_VERSION").into(),
+                in_process,
+                endpoint,
+            };
+            Box::pin(async move { clients.worker.join(request).await })
+        });
+        match result.await {
+            Ok(joined) => {
+                self.coordinator.expect_cluster(&joined.cluster_id);
+                let heartbeat = Duration::from_millis(joined.heartbeat_ms.max(10));
+                let mut state = self.lock();
+                state.id = Some(joined.session);
+                (state.refused, state.heartbeat) = (None, Some(heartbeat));
+                // What was there to scan may still be there.
+                state.has_scans = true;
+                // Leases of an earlier session went with it.
+                for served in &state.ranks {
+                    served.lock().fencing = 0;
+                }
+                self.found(&mut state);
+                drop(state);
+                self.changed.notify_all();
+                Duration::ZERO
+            }
+            Err(error) if error.kind == ErrorKind::Retry => {
+                self.lost(&error);
+                RETRY_PAUSE
+            }
+            Err(error) => {
+                tracing::error!(%error, "the coordinator refuses this worker");
+                self.lock().refused = Some(error);
+                self.changed.notify_all();
+                REFUSED_PAUSE
+            }
+        }
+    }
+
+    async fn renew(&self, id: u64) -> Duration {
+        self.confirm(id).await;
+        let (ranks, scans, heartbeat) = {
+            let state = self.lock();
+            (state.ranks.clone(), state.scans.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
+        };
+        let progress = |served: &Arc<Served>| {
+            let is_confirmed = served.lock().fencing != 0;
+            is_confirmed.then(|| served.progress())
+        };
+        let progress = ranks.iter().filter_map(progress).collect();
+        let result = self.coordinator.once(|mut clients, context| {
+            let request = wire::HeartbeatRequest { context, session: id, ranks: progress, scans };
+            Box::pin(async move { clients.worker.heartbeat(request).await })
+        });
+        match result.await {
+            Ok(response) => {
+                for verdict in response.verdicts {
+                    judge(&ranks, &verdict);
+                }
+                let mut state = self.lock();
+                self.found(&mut state);
+                state.has_scans |= response.has_scans;
+                drop(state);
+                self.changed.notify_all();
+                heartbeat
+            }
+            Err(error) if error.kind == ErrorKind::Fenced => {
+                tracing::warn!(%error, "the session ended, joining anew");
+                self.forget(id);
+                Duration::ZERO
+            }
+            Err(error) if error.kind == ErrorKind::WrongCluster => {
+                // Another cluster has this address now; ours may come back.
+                self.lost(&error);
+                REFUSED_PAUSE
+            }
+            Err(error) => {
+                self.lost(&error);
+                heartbeat.min(RETRY_PAUSE)
+            }
+        }
+    }
+
+    /// Asks for the leases that were granted for the time being, or went with an earlier session.
+    async fn confirm(&self, id: u64) {
+        let ranks = self.lock().ranks.clone();
+        for served in ranks {
+            let (is_open, intent) = {
+                let state = served.lock();
+                let ServedState { generation, epoch, step, .. } = *state;
+                let is_open = state.fencing == 0 && state.verdict.is_none();
+                (is_open, Intent::Reconnect { generation, epoch, step })
+            };
+            if !is_open {
+                continue;
+            }
+            match self.start_rank(id, &served.request, &intent).await {
+                Ok(started) => served.lock().fencing = started.fencing,
+                Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => return,
+                Err(error) if error.kind == ErrorKind::Fenced => return,
+                Err(error) => served.lock().verdict = Some(error),
+            }
+        }
+    }
+
+    pub(crate) async fn start_rank(
+        &self,
+        session: u64,
+        request: &LeaseRequest,
+        intent: &Intent,
+    ) -> Result<wire::StartRankResponse, WireError> {
+        let message = start_message(session, request, intent);
+        let result = self.coordinator.once(|mut clients, context| {
+            let message = wire::StartRankRequest { context, ..message };
+            Box::pin(async move { clients.worker.start_rank(message).await })
+        });
+        result.await
+    }
+
+    async fn leave(&self, id: Option<u64>) {
+        let Some(session) = id else {
+            return;
+        };
+        let result = self.coordinator.once(|mut clients, context| {
+            let request = wire::LeaveRequest { context, session };
+            Box::pin(async move { clients.worker.leave(request).await })
+        });
+        if let Err(error) = result.await {
+            tracing::debug!(%error, "left without a word");
+        }
+    }
+
+    fn lost(&self, error: &WireError) {
+        let mut state = self.lock();
+        if !state.is_lost {
+            tracing::warn!(
+                coordinator = self.coordinator.address(), %error,
+                "the coordinator does not answer; what runs goes on"
+            );
+        }
+        state.is_lost = true;
+    }
+
+    fn found(&self, state: &mut State) {
+        if state.is_lost {
+            tracing::info!(coordinator = self.coordinator.address(), "the coordinator is back");
+        }
+        state.is_lost = false;
+    }
+}
+
+/// A start's request, all but its context.
+pub(crate) fn start_message(
+    session: u64,
+    request: &LeaseRequest,
+    intent: &Intent,
+) -> wire::StartRankRequest {
+    wire::StartRankRequest {
+        context: None,
+        session,
+        job: request.job.clone(),
+        run: request.run.clone(),
+        rank: request.rank,
+        world_size: request.world_size,
+        limit: request.limit,
+        trainer: request.trainer.clone(),
+        intent: Some(intent_to(intent)),
+    }
+}
+
+/// Passes a verdict on to whoever serves that lease.
+fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
+    let Some(lease) = &verdict.lease else {
+        return;
+    };
+    for served in ranks {
+        if served.lease() == *lease {
+            let error = WireError::from_message(verdict.error.clone());
+            tracing::warn!(job = lease.job, rank = lease.rank, %error, "a lease ended");
+            served.lock().verdict = Some(error);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Plans of a dataset's epochs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardfeed_plan::{EpochPlan, JobIdentity, Line, PlanError, Segment, Tail};
+
+/// Lines kept: the epoch that is consumed and the one that is read ahead.
+const LINES_KEPT: usize = 2;
+
+/// Plans of a dataset's epochs, the last lines kept: whoever consumes and whoever reads ask for the
+/// same ones.
+#[derive(Debug)]
+pub struct Plans {
+    counts: Vec<u64>,
+    rules: (Tail, Option<u64>),
+    lines: Mutex<Vec<(u64, Arc<Line>)>>,
+}
+
+impl Plans {
+    /// Plans over shards of so many records.
+    /// - `rules`: what happens at the end of an epoch, and slots of an epoch that exist at most.
+    pub fn new(counts: Vec<u64>, rules: (Tail, Option<u64>)) -> Self {
+        Self { counts, rules, lines: Mutex::default() }
+    }
+
+    /// The plan of an epoch that is made of `segments`.
+    ///
+    /// # Errors  See [`PlanError`].
+    pub fn plan(
+        &self,
+        identity: &JobIdentity,
+        epoch: u64,
+        segments: &[Segment],
+        world_size: u64,
+    ) -> Result<Arc<EpochPlan>, PlanError> {
+        let line = {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            match lines.iter().find(|(of, _)| *of == epoch) {
+                Some((_, line)) => Arc::clone(line),
+                None => {
+                    let line = Arc::new(Line::new(&self.counts, &identity.shuffle, epoch)?);
+                    lines.insert(0, (epoch, Arc::clone(&line)));
+                    lines.truncate(LINES_KEPT);
+                    line
+                }
+            }
+        };
+        let shuffle = identity.shuffle.clone();
+        EpochPlan::new(line, shuffle, epoch, self.rules, segments, world_size).map(Arc::new)
+    }
+}

@@ -1,0 +1,120 @@
+//! Slots on their way: written here, viewed by the trainer, and back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardfeed_handoff::{RegionId, SharedSlot, SlotPool};
+use shardfeed_pipeline::Batch;
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_socket::{Sender, SocketError};
+
+use crate::serve::send;
+
+/// The slots of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) pool: SlotPool,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slots that the trainer has not given back.
+    out: BTreeMap<RegionId, SharedSlot>,
+    /// Regions that it knows.
+    told: BTreeSet<RegionId>,
+    /// Bytes of the batches of the current start that it has not taken, oldest first.
+    ahead: VecDeque<usize>,
+}
+
+impl Flight {
+    pub(crate) fn new(keep: usize) -> Self {
+        Self { pool: SlotPool::sealed(keep), state: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new start: what was ahead of the last one is none of its.
+    pub(crate) fn restart(&self) {
+        self.lock().ahead.clear();
+    }
+
+    /// Sends a batch; its slot is the trainer's from here on.
+    pub(crate) fn send(
+        &self,
+        sender: &Sender<wire::ToTrainer>,
+        start: u64,
+        at: (u64, u64),
+        batch: Batch,
+    ) -> Result<(), SocketError> {
+        self.tell_retired(sender)?;
+        let Batch { rows, columns, valid, shards, ordinals, slot } = batch;
+        let handle = slot.region().expect("a worker's slots are sealed");
+        let region = handle.id;
+        let is_known = !self.lock().told.insert(region);
+        if !is_known {
+            let bytes = handle.size_bytes as u64;
+            let message = wire::Region { region: region.0, bytes };
+            send(sender, wire::to_trainer::Message::Region(message), Some(handle.fd))?;
+        }
+        let columns = columns.iter().map(|column| wire::Column {
+            values: Some(range(&column.values)),
+            offsets: column.offsets.as_ref().map(range),
+            row_splits: column.row_splits.as_ref().map(range),
+        });
+        let message = wire::Batch {
+            start,
+            epoch: at.0,
+            step: at.1,
+            rows: rows as u64,
+            region: region.0,
+            columns: columns.collect(),
+            valid: Some(range(&valid)),
+            shards: Some(range(&shards)),
+            ordinals: Some(range(&ordinals)),
+        };
+        let mut state = self.lock();
+        state.ahead.push_back(slot.size_bytes());
+        state.out.insert(region, slot);
+        drop(state);
+        send(sender, wire::to_trainer::Message::Batch(message), None)
+    }
+
+    fn tell_retired(&self, sender: &Sender<wire::ToTrainer>) -> Result<(), SocketError> {
+        let retired = self.pool.take_retired();
+        if retired.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let regions: Vec<_> =
+            retired.into_iter().filter(|id| state.told.remove(id)).map(|id| id.0).collect();
+        drop(state);
+        if regions.is_empty() {
+            return Ok(());
+        }
+        send(sender, wire::to_trainer::Message::Forget(wire::Forget { regions }), None)
+    }
+
+    /// The trainer took batches; returns their bytes.
+    pub(crate) fn taken(&self, batches: usize) -> (usize, usize) {
+        let mut state = self.lock();
+        let count = batches.min(state.ahead.len());
+        (count, state.ahead.drain(..count).sum())
+    }
+
+    /// The trainer gave slots back.
+    pub(crate) fn free(&self, regions: &[u64]) {
+        let freed: Vec<_> = {
+            let mut state = self.lock();
+            regions.iter().filter_map(|&id| state.out.remove(&RegionId(id))).collect()
+        };
+        drop(freed);
+    }
+}
+
+fn range(range: &shardfeed_handoff::BufferRange) -> wire::Range {
+    wire::Range { start: range.start as u64, len: range.len as u64 }
+}

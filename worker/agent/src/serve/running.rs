@@ -1,0 +1,209 @@
+//! A rank that is being served: its lease, its reading, and the thread that sends its batches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use shardfeed_pipeline::Reading;
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_socket::{Sender, SocketError};
+
+use crate::control::{Control, Lease};
+use crate::error::LoadError;
+use crate::prefetch::{Polled, Prefetch, PrefetchStats, Taken};
+use crate::sequence::Delivered;
+use crate::serve::budget::Share;
+use crate::serve::flight::Flight;
+use crate::serve::send;
+
+/// How often a thread that has nothing to send looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often it is told what reading holds, if nothing else changed.
+const STATS_EVERY: Duration = Duration::from_millis(250);
+
+/// A rank that is being served; ends when dropped.
+pub(crate) struct Running {
+    pub(crate) start: u64,
+    pub(crate) lease: Lease,
+    pub(crate) control: Arc<dyn Control>,
+    taken: Taken,
+    flight: Flight,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    _share: Share,
+}
+
+/// What it takes to serve a rank.
+pub(crate) struct Ready {
+    pub(crate) start: u64,
+    pub(crate) lease: Lease,
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) prefetch: Prefetch,
+    pub(crate) flight: Flight,
+    pub(crate) sender: Sender<wire::ToTrainer>,
+    pub(crate) share: Share,
+}
+
+impl Running {
+    pub(crate) fn begin(ready: Ready) -> Result<Self, LoadError> {
+        let Ready { start, lease, control, prefetch, flight, sender, share } = ready;
+        flight.restart();
+        let (taken, stop) = (prefetch.taken(), Arc::new(AtomicBool::new(false)));
+        let feeder = Feeder {
+            start,
+            lease: lease.clone(),
+            control: Arc::clone(&control),
+            prefetch,
+            flight: flight.clone(),
+            sender,
+            stop: Arc::clone(&stop),
+            ahead: VecDeque::new(),
+            reported: None,
+            told: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("shardfeed-send".into())
+            .spawn(move || feeder.run())
+            .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
+        Ok(Self { start, lease, control, taken, flight, stop, thread: Some(thread), _share: share })
+    }
+
+    /// The trainer took batches, and stands at (epoch, step).
+    pub(crate) fn took(&self, batches: u64, epoch: u64, step: u64) {
+        let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
+        self.taken.take(batches, bytes);
+        // What control says to it comes to the trainer with the sending thread's next look.
+        let _ = self.control.report(&self.lease, epoch, step);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a sending thread panicked");
+        }
+        self.control.release(&self.lease);
+    }
+}
+
+struct Feeder {
+    start: u64,
+    lease: Lease,
+    control: Arc<dyn Control>,
+    prefetch: Prefetch,
+    flight: Flight,
+    sender: Sender<wire::ToTrainer>,
+    stop: Arc<AtomicBool>,
+    /// Shards of the batches that were sent last, as many as may be on their way.
+    ahead: VecDeque<Vec<u32>>,
+    reported: Option<Instant>,
+    told: Option<(Instant, wire::Stats)>,
+}
+
+/// The shards that a batch is made of.
+fn shards_of(delivered: &Delivered) -> Vec<u32> {
+    let mut shards: Vec<u32> = delivered.samples.iter().map(|row| row.sample.shard).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    shards
+}
+
+impl Feeder {
+    fn run(mut self) {
+        match self.feed() {
+            Ok(()) => {}
+            Err(Ended::Failed(error)) => {
+                let error = Some(error.to_wire().to_message());
+                let failed = wire::Failed { start: self.start, error };
+                // A trainer that is gone has no use for it.
+                let _ = send(&self.sender, Message::Failed(failed), None);
+            }
+            Err(Ended::Closed(error)) => tracing::debug!(%error, "a trainer went away"),
+        }
+    }
+
+    fn feed(&mut self) -> Result<(), Ended> {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
+            let polled = self.prefetch.show(LOOK_EVERY)?;
+            let stats = self.prefetch.stats();
+            self.tell(&stats)?;
+            if let Polled::Ready(delivered) = polled {
+                let at = (delivered.epoch, delivered.step);
+                self.ahead.push_back(shards_of(&delivered));
+                self.ahead.drain(..self.ahead.len().saturating_sub(stats.prefetch));
+                self.flight.send(&self.sender, self.start, at, delivered.batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the trainer, and control, what is ahead.
+    fn tell(&mut self, stats: &PrefetchStats) -> Result<(), Ended> {
+        if self.reported.is_none_or(|at| at.elapsed() > STATS_EVERY) {
+            let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
+            reading.sort_unstable();
+            reading.dedup();
+            self.control.report_ahead(&self.lease, stats.ready as u64, &reading);
+            self.reported = Some(Instant::now());
+        }
+        let now = stats_message(stats);
+        let is_news = self.told.as_ref().is_none_or(|(at, told)| {
+            let same = told.reading == now.reading
+                && told.prefetch == now.prefetch
+                && (told.reinflated_bytes > 0) == (now.reinflated_bytes > 0);
+            !same || (at.elapsed() > STATS_EVERY && *told != now)
+        });
+        if is_news {
+            send(&self.sender, Message::Stats(now.clone()), None)?;
+            self.told = Some((Instant::now(), now));
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing more is sent.
+enum Ended {
+    Failed(LoadError),
+    Closed(SocketError),
+}
+
+impl From<LoadError> for Ended {
+    fn from(error: LoadError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<SocketError> for Ended {
+    fn from(error: SocketError) -> Self {
+        Self::Closed(error)
+    }
+}
+
+fn stats_message(stats: &PrefetchStats) -> wire::Stats {
+    let (reading, chunk_bytes) = match stats.reading {
+        None => ("starting", 0),
+        Some(Reading::Hold { chunk_bytes, .. }) => ("hold", chunk_bytes as u64),
+        Some(Reading::Locate) => ("locate", 0),
+    };
+    wire::Stats {
+        prefetch: stats.prefetch as u64,
+        budget_bytes: stats.budget_bytes,
+        reading: reading.into(),
+        chunk_bytes,
+        read_bytes: stats.read_bytes,
+        reinflated_bytes: stats.reinflated_bytes,
+        ready: stats.ready as u64,
+        in_work: stats.in_work as u64,
+        slots: stats.slots.slots as u64,
+        slot_bytes: stats.slots.bytes as u64,
+        slots_mapped_total: stats.slots.mapped_total,
+    }
+}

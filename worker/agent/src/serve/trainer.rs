@@ -1,0 +1,458 @@
+//! What a trainer asks for, and what it gets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shardfeed_pipeline::Schema;
+use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_proto::trainer::v1::to_worker::Message as Asked;
+use shardfeed_proto::{
+    ErrorKind, WireError, identity_from, intent_from, segments_from, segments_to,
+};
+use shardfeed_socket::{Incoming, Receiver, Sender, SocketError};
+use shardfeed_tfrecord::CompressionChoice;
+
+use crate::catalog::{Catalog, OpenProgress, Opened, Source};
+use crate::cluster::{Coordinator, Session};
+use crate::control::{Control, JobSpec, LeaseRequest};
+use crate::error::LoadError;
+use crate::plans::Plans;
+use crate::prefetch::{Prefetch, PrefetchOptions};
+use crate::serve::budget::Budget;
+use crate::serve::flight::Flight;
+use crate::serve::running::{Ready, Running};
+use crate::serve::send;
+
+/// How long a trainer may take to say what it is.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether the worker stops.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A waiting trainer hears at least so often that its worker lives.
+const NOTE_EVERY: Duration = Duration::from_millis(500);
+
+/// Batches that a rank may have ahead.
+const PREFETCH_MAX: u64 = 1024;
+
+/// Free slots that are kept beyond those that are ahead or held.
+const SLOTS_BEYOND: usize = 2;
+
+/// Slots that a trainer may hold while it waits for the next: the batch in use, and the one before.
+const HOLD_LEAST: u64 = 2;
+
+/// Rows of a dataset's table in one message.
+const ROWS_PER_MESSAGE: usize = 4096;
+/// And bytes of their paths.
+const ROW_BYTES_PER_MESSAGE: usize = 1 << 20;
+
+/// How long another coordinator than ours is asked which cluster it is of.
+const OTHER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What all connections of a worker share.
+pub(crate) struct Hub {
+    pub(crate) name: String,
+    pub(crate) session: Arc<Session>,
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) catalog: Catalog,
+    pub(crate) budget: Budget,
+    pub(crate) stop: AtomicBool,
+}
+
+/// Serves one trainer until it leaves.
+pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
+    let (peer, is_allowed) = (incoming.peer(), incoming.is_allowed());
+    let connection = match incoming.handshake::<wire::ToTrainer, wire::ToWorker>(HANDSHAKE) {
+        Ok(connection) => connection,
+        Err(error) => {
+            tracing::info!(?peer, %error, "a connection was no trainer's");
+            return;
+        }
+    };
+    let (sender, receiver) = connection.split();
+    let mut trainer = Trainer {
+        hub,
+        sender,
+        hello: wire::Hello::default(),
+        opened: None,
+        registered: None,
+        flight: None,
+        running: None,
+    };
+    if !is_allowed {
+        let message = format!(
+            "user {} may not use this worker; add it to the worker's --allow-uid",
+            peer.uid
+        );
+        let _ = trainer.fail(0, &WireError::new(ErrorKind::Invalid, message));
+        return;
+    }
+    tracing::debug!(?peer, "a trainer connected");
+    match trainer.run(receiver) {
+        Ok(()) | Err(SocketError::Closed) => tracing::debug!(?peer, "a trainer left"),
+        Err(error) => tracing::info!(?peer, %error, "a trainer was cut off"),
+    }
+}
+
+struct Trainer<'a> {
+    hub: &'a Hub,
+    sender: Sender<wire::ToTrainer>,
+    hello: wire::Hello,
+    opened: Option<Opened>,
+    registered: Option<(JobSpec, Arc<Schema>)>,
+    flight: Option<Flight>,
+    running: Option<Running>,
+}
+
+impl Trainer<'_> {
+    fn run(&mut self, mut receiver: Receiver<wire::ToWorker>) -> Result<(), SocketError> {
+        while !self.hub.stop.load(Ordering::Relaxed) {
+            let Some((message, _)) = receiver.recv(LOOK_EVERY)? else {
+                continue;
+            };
+            let Some(asked) = message.message else {
+                // A later trainer asks for something that this worker does not know.
+                let message = "the worker does not know this request; upgrade it";
+                self.fail(0, &WireError::new(ErrorKind::WrongVersion, message))?;
+                continue;
+            };
+            self.answer(asked)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, asked: Asked) -> Result<(), SocketError> {
+        match asked {
+            Asked::Took(took) => {
+                if let Some(flight) = &self.flight {
+                    flight.free(&took.free);
+                }
+                if let Some(running) = &self.running
+                    && running.start == took.start
+                {
+                    running.took(took.batches, took.epoch, took.step);
+                }
+                Ok(())
+            }
+            Asked::Ping(ping) => {
+                send(&self.sender, Message::Pong(wire::Pong { nonce: ping.nonce }), None)
+            }
+            Asked::Hello(hello) => self.welcome(hello),
+            Asked::Open(open) => match self.open(&open) {
+                Ok(opened) => self.tell_dataset(&opened),
+                Err(error) => self.fail(0, &error.to_wire()),
+            },
+            Asked::Register(register) => match self.register(register) {
+                Ok(()) => send(&self.sender, Message::Registered(wire::Registered {}), None),
+                Err(error) => self.fail(0, &error.to_wire()),
+            },
+            Asked::Latest(_) => match self.latest() {
+                Ok(token) => send(&self.sender, Message::Token(wire::Token { token }), None),
+                Err(error) => self.fail(0, &error.to_wire()),
+            },
+            Asked::Start(start) => {
+                self.running = None;
+                let number = start.start;
+                match self.start(start) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.fail(number, &error.to_wire()),
+                }
+            }
+            Asked::Stop(_) => {
+                self.running = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn fail(&self, start: u64, error: &WireError) -> Result<(), SocketError> {
+        let error = Some(error.to_message());
+        send(&self.sender, Message::Failed(wire::Failed { start, error }), None)
+    }
+
+    fn welcome(&mut self, hello: wire::Hello) -> Result<(), SocketError> {
+        let ours = self.hub.session.coordinator();
+        if let Err(error) = same_cluster(ours, &hello.coordinator) {
+            return self.fail(0, &error);
+        }
+        self.hello = hello;
+        let welcome = wire::Welcome {
+            worker: self.hub.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            cluster_id: ours.cluster_id().unwrap_or_default(),
+        };
+        send(&self.sender, Message::Welcome(welcome), None)
+    }
+
+    fn open(&mut self, open: &wire::Open) -> Result<Opened, LoadError> {
+        let source = if open.dataset.is_empty() {
+            let compression: CompressionChoice = open.compression.parse().map_err(
+                |error: shardfeed_tfrecord::UnknownCompression| {
+                    LoadError::Option(error.to_string())
+                },
+            )?;
+            Source::Files { patterns: open.patterns.clone(), compression }
+        } else {
+            Source::Named(open.dataset.clone())
+        };
+        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
+        let opened = self.hub.catalog.open(&source, &mut |progress| notes.note(progress));
+        let opened = opened.map_err(|error| notes.late(error))?;
+        self.opened = Some(opened.clone());
+        Ok(opened)
+    }
+
+    fn tell_dataset(&self, opened: &Opened) -> Result<(), SocketError> {
+        let Opened { name, compression, dataset } = opened;
+        let manifest = dataset.manifest();
+        let shards = manifest.shards();
+        let message = wire::Dataset {
+            name: name.clone(),
+            root: dataset.root().display().to_string(),
+            content: manifest.digest().as_bytes().to_vec(),
+            shards: shards.len() as u64,
+            compression: compression.to_string(),
+        };
+        send(&self.sender, Message::Dataset(message), None)?;
+        let mut rows = wire::Shards::default();
+        let mut bytes = 0;
+        for shard in shards {
+            if rows.paths.len() == ROWS_PER_MESSAGE || bytes > ROW_BYTES_PER_MESSAGE {
+                send(&self.sender, Message::Shards(std::mem::take(&mut rows)), None)?;
+                bytes = 0;
+            }
+            bytes += shard.path.len();
+            rows.paths.push(shard.path.clone());
+            rows.records.push(shard.records);
+        }
+        send(&self.sender, Message::Shards(rows), None)
+    }
+
+    fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
+        let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
+        let identity = identity_from(register.identity).map_err(bad)?;
+        let schema = match register.features.as_str() {
+            "" => Schema::raw(),
+            text => Schema::parsed(serde_json::from_str(text).map_err(bad)?)?,
+        };
+        if schema.operators() != identity.operators {
+            let message = format!(
+                "the worker would do `{}` to a record, the trainer expects `{}`; use the same version \
+                 of shardfeed for both",
+                schema.operators(),
+                identity.operators
+            );
+            return Err(WireError::new(ErrorKind::WrongVersion, message).into());
+        }
+        let spec = JobSpec { name: register.job, dataset: opened.name.clone(), identity };
+        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
+        let registered = self.hub.control.register(&spec, &mut |note| notes.wait(note));
+        registered.map_err(|error| notes.late(error.into()))?;
+        self.registered = Some((spec, Arc::new(schema)));
+        Ok(())
+    }
+
+    fn latest(&self) -> Result<Option<String>, LoadError> {
+        let (job, _) = self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
+        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
+        let token = self.hub.control.latest(&job.name, &mut |note| notes.wait(note));
+        let token = token.map_err(|error| notes.late(error.into()))?;
+        Ok(token.map(|token| token.to_json()))
+    }
+
+    fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
+        let (Some(opened), Some((job, schema))) = (&self.opened, &self.registered) else {
+            return Err(out_of_turn("Start"));
+        };
+        let request = LeaseRequest {
+            job: job.name.clone(),
+            run: start.run,
+            trainer: self.hello.trainer.clone(),
+            rank: start.rank,
+            world_size: start.world_size,
+            limit: start.limit,
+            intent: intent_from(start.intent).map_err(bad)?,
+            epoch: start.epoch,
+            segments: segments_from(start.segments).map_err(bad)?,
+        };
+        // Refused before a rank is taken over from somebody.
+        let share = self.hub.budget.share(start.memory_budget, self.hello.ranks_on_host)?;
+        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
+        let lease = self.hub.control.lease(&request, &mut |note| notes.wait(note));
+        let lease = lease.map_err(|error| notes.late(error.into()))?;
+        let release = Release { control: &self.hub.control, lease: Some(lease.clone()) };
+        let (counts, rules) =
+            (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
+        let plans = Plans::new(counts, rules);
+        let (control, asked) = (Arc::clone(&self.hub.control), lease.clone());
+        let (identity, world_size) = (job.identity.clone(), start.world_size);
+        let plan_of = move |epoch| {
+            let segments = control.lanes(&asked, epoch)?;
+            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
+        };
+        let depth = start.prefetch.clamp(1, PREFETCH_MAX);
+        let hold_max = depth.max(HOLD_LEAST);
+        let flight = self
+            .flight
+            .get_or_insert_with(|| Flight::new((depth + hold_max) as usize + SLOTS_BEYOND))
+            .clone();
+        let prefetch = Prefetch::start(PrefetchOptions {
+            dataset: Arc::clone(&opened.dataset),
+            schema: Arc::clone(schema),
+            slots: flight.pool.clone(),
+            plan_of: Box::new(plan_of),
+            rank: start.rank,
+            epoch: start.epoch,
+            step: start.step,
+            prefetch: depth as usize,
+            budget_bytes: share.reading_bytes,
+        })?;
+        let started = wire::Started {
+            start: start.start,
+            generation: lease.generation,
+            fencing: lease.fencing,
+            epoch: lease.epoch,
+            segments: segments_to(&lease.segments),
+            hold_max,
+        };
+        // If the trainer is gone, receiving says so.
+        let _ = send(&self.sender, Message::Started(started), None);
+        let control = Arc::clone(&self.hub.control);
+        let (start, sender) = (start.start, self.sender.clone());
+        let ready = Ready { start, lease, control, prefetch, flight, sender, share };
+        self.running = Some(Running::begin(ready)?);
+        release.keep();
+        Ok(())
+    }
+}
+
+/// Gives a lease back unless it is kept.
+struct Release<'a> {
+    control: &'a Arc<dyn Control>,
+    lease: Option<crate::control::Lease>,
+}
+
+impl Release<'_> {
+    fn keep(mut self) {
+        self.lease = None;
+    }
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = &self.lease {
+            self.control.release(lease);
+        }
+    }
+}
+
+/// Tells a waiting trainer what is waited for, and gives up when it is gone.
+struct Notes<'a> {
+    hub: &'a Hub,
+    sender: &'a Sender<wire::ToTrainer>,
+    told: Option<(Instant, OpenProgress)>,
+    is_gone: bool,
+    /// Since when somebody who does not answer is waited for.
+    since: Option<Instant>,
+    patience: Duration,
+}
+
+impl<'a> Notes<'a> {
+    fn new(hub: &'a Hub, sender: &'a Sender<wire::ToTrainer>, hello: &wire::Hello) -> Self {
+        let patience = match hello.timeout_ms {
+            0 => Duration::MAX,
+            timeout_ms => Duration::from_millis(timeout_ms),
+        };
+        Self { hub, sender, told: None, is_gone: false, since: None, patience }
+    }
+
+    fn is_late(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= self.patience)
+    }
+
+    /// The error for the trainer: giving up after its patience is no mere interruption.
+    fn late(&self, error: LoadError) -> LoadError {
+        match &self.told {
+            Some((_, told)) if self.is_late() && !told.note.is_empty() => {
+                let message = format!(
+                    "the coordinator did not answer for {:.1} s ({}); check the address and that \
+                     `shardfeed coordinator start` runs there, then start again",
+                    self.patience.as_secs_f64(),
+                    told.note
+                );
+                WireError::new(ErrorKind::Unreachable, message).into()
+            }
+            _ => error,
+        }
+    }
+
+    fn wait(&mut self, note: &str) -> bool {
+        let scan = crate::ScanProgress {
+            stage: crate::ScanStage::Waiting,
+            files: 0,
+            files_total: 0,
+            bytes: 0,
+            bytes_total: 0,
+        };
+        self.note(&OpenProgress { note: note.to_owned(), scan })
+    }
+
+    fn note(&mut self, progress: &OpenProgress) -> bool {
+        self.since = match progress.note.as_str() {
+            "" => None,
+            _ => self.since.or_else(|| Some(Instant::now())),
+        };
+        let is_news = self
+            .told
+            .as_ref()
+            .is_none_or(|(at, told)| told.note != progress.note || at.elapsed() > NOTE_EVERY);
+        if is_news {
+            self.told = Some((Instant::now(), progress.clone()));
+            let message = wire::Progress {
+                note: progress.note.clone(),
+                files: progress.scan.files as u64,
+                files_total: progress.scan.files_total as u64,
+                bytes: progress.scan.bytes,
+                bytes_total: progress.scan.bytes_total,
+            };
+            self.is_gone |= send(self.sender, Message::Progress(message), None).is_err();
+        }
+        !self.is_gone && !self.is_late() && !self.hub.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether the address that a trainer was given is of this worker's cluster.
+fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
+    let theirs = theirs.strip_prefix("http://").unwrap_or(theirs).trim_end_matches('/');
+    if theirs.is_empty() || theirs == ours.address() {
+        return Ok(());
+    }
+    let other = Coordinator::new(theirs, "worker", OTHER_TIMEOUT, None)?;
+    let status: GetStatusResponse = other.call(&mut |_| true, |mut clients, context| {
+        let request = GetStatusRequest { context };
+        Box::pin(async move { clients.admin.get_status(request).await })
+    })?;
+    match ours.cluster_id() {
+        Some(id) if id != status.cluster_id => Err(WireError::new(
+            ErrorKind::WrongCluster,
+            format!(
+                "this worker is of cluster {id} (coordinator {}), the loader's coordinator={theirs} is of \
+                 cluster {}; give both the same coordinator",
+                ours.address(),
+                status.cluster_id
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn out_of_turn(what: &str) -> LoadError {
+    WireError::new(ErrorKind::WrongVersion, format!("the trainer sent {what} out of turn")).into()
+}
+
+fn bad(error: impl std::fmt::Display) -> LoadError {
+    WireError::new(ErrorKind::WrongVersion, format!("the trainer's request: {error}")).into()
+}

@@ -1,0 +1,177 @@
+//! The worker process: joins a cluster, scans for it, and serves the trainers of its host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shardfeed_proto::WireError;
+use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
+
+use crate::cache::CacheChoice;
+use crate::catalog::Catalog;
+use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
+use crate::scan::Scanner;
+use crate::serve::{Budget, Hub, serve};
+use crate::work::use_threads;
+
+/// Trainers at once; each has two threads.
+const TRAINERS_MAX: usize = 1024;
+
+/// How often the accepting thread looks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// After the system refused a connection for want of something.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long stopping waits for trainers to be let go.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// How long stopping waits for the coordinator to hear of it; else the session expires.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
+
+/// What a worker is told.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// Its name; unique in the cluster.
+    pub name: String,
+    /// Host that it runs on.
+    pub host: String,
+    /// Its coordinator.
+    pub coordinator: Coordinator,
+    /// Path of its trainer socket.
+    pub socket: PathBuf,
+    /// Who may use the socket.
+    pub listen: ListenOptions,
+    /// Bytes for all ranks that it serves.
+    pub memory_budget_bytes: u64,
+    /// Computing threads; `None`: one for each core.
+    pub threads: Option<usize>,
+    /// Where indexes are kept.
+    pub cache: CacheChoice,
+}
+
+/// Why a worker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// Its socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] BindError),
+    /// The system has no threads.
+    #[error("cannot start the worker's threads: {0}")]
+    Threads(#[from] std::io::Error),
+    /// The coordinator refuses it.
+    #[error(transparent)]
+    Refused(#[from] WireError),
+}
+
+/// A running worker; it leaves its cluster when dropped.
+pub struct Worker {
+    hub: Arc<Hub>,
+    listener: Arc<Listener>,
+    trainers: Arc<AtomicUsize>,
+    accepting: Option<JoinHandle<()>>,
+    _scanner: Scanner,
+}
+
+impl Worker {
+    /// Starts to serve. The cluster is joined in the background.
+    ///
+    /// # Errors  See [`WorkerError`].
+    pub fn start(options: WorkerOptions) -> Result<Self, WorkerError> {
+        let WorkerOptions { name, host, coordinator, socket, listen, .. } = options;
+        let listener = Arc::new(Listener::bind(&socket, listen)?);
+        use_threads(options.threads);
+        let endpoint = socket.display().to_string();
+        let info = WorkerInfo { name: name.clone(), host, in_process: false, endpoint };
+        let session = Arc::new(Session::start(coordinator, info));
+        let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())?;
+        let hub = Arc::new(Hub {
+            name,
+            control: Arc::new(GrpcControl::new(Arc::clone(&session))),
+            catalog: Catalog::new(Arc::clone(&session), options.cache),
+            session,
+            budget: Budget::new(options.memory_budget_bytes),
+            stop: AtomicBool::new(false),
+        });
+        let trainers = Arc::new(AtomicUsize::new(0));
+        let accept = Accept {
+            hub: Arc::clone(&hub),
+            listener: Arc::clone(&listener),
+            trainers: Arc::clone(&trainers),
+        };
+        let accepting =
+            std::thread::Builder::new().name("shardfeed-accept".into()).spawn(|| accept.run())?;
+        Ok(Self { hub, listener, trainers, accepting: Some(accepting), _scanner: scanner })
+    }
+
+    /// Its session.
+    pub fn session(&self) -> &Session {
+        &self.hub.session
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.hub.stop.store(true, Ordering::Relaxed);
+        self.listener.stop();
+        if let Some(accepting) = self.accepting.take()
+            && accepting.join().is_err()
+        {
+            tracing::error!("the accepting thread panicked");
+        }
+        let begun = std::time::Instant::now();
+        while self.trainers.load(Ordering::Relaxed) > 0 && begun.elapsed() < STOP_WAIT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.hub.session.leave(LEAVE_WAIT);
+    }
+}
+
+struct Accept {
+    hub: Arc<Hub>,
+    listener: Arc<Listener>,
+    trainers: Arc<AtomicUsize>,
+}
+
+impl Accept {
+    fn run(self) {
+        while !self.hub.stop.load(Ordering::Relaxed) {
+            let incoming = match self.listener.accept(LOOK_EVERY) {
+                Ok(Some(incoming)) => incoming,
+                Ok(None) => continue,
+                Err(AcceptError::Stopped) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a trainer could not connect");
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            if self.trainers.load(Ordering::Relaxed) >= TRAINERS_MAX {
+                tracing::error!(trainers = TRAINERS_MAX, "too many trainers, one was turned away");
+                continue;
+            }
+            self.trainers.fetch_add(1, Ordering::Relaxed);
+            let served = Served(Arc::clone(&self.trainers));
+            let hub = Arc::clone(&self.hub);
+            let named = std::thread::Builder::new().name("shardfeed-trainer".into());
+            let spawned = named.spawn(move || {
+                let _served = served;
+                serve(&hub, incoming);
+            });
+            if let Err(error) = spawned {
+                tracing::error!(%error, "no thread for a trainer");
+            }
+        }
+    }
+}
+
+/// A trainer that is being served, counted until dropped.
+struct Served(Arc<AtomicUsize>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

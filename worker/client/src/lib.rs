@@ -1,0 +1,27 @@
+//! The trainer's side: where one rank stands, and its batches, from this host's worker or from this
+//! process.
+//!
+//! A worker that dies is replaced: batches that were in hand are delivered, the next ones come from
+//! wherever reading goes on, strictly in sequence. This crate must never know Python, and never
+//! decides an order.
+//!
+//! Start at [`Loader`].
+#![forbid(unsafe_code)]
+
+mod contents;
+mod options;
+
+mod ledger;
+
+mod link;
+
+mod loader;
+
+pub use contents::{Contents, ShardRow};
+pub use link::{ControlOf, default_worker_socket};
+pub use loader::{Loader, LoaderStats, Next};
+pub use options::{ClusterOptions, LoaderOptions};
+pub use shardfeed_agent::{
+    CacheChoice, Dataset, Delivered, LoadError, OpenProgress, PrefetchStats, ScanProgress,
+    ScanStage, default_budget_bytes,
+};

@@ -1,0 +1,169 @@
+//! Where a rank's batches come from.
+
+mod cluster;
+mod connect;
+mod here;
+mod received;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardfeed_agent::{Control, Delivered, LoadError, OpenProgress, PrefetchStats};
+use shardfeed_pipeline::Schema;
+use shardfeed_plan::{Intent, JobIdentity, Segment, Token};
+
+use crate::contents::Contents;
+use crate::options::LoaderOptions;
+
+pub(crate) use cluster::Cluster;
+pub use connect::default_worker_socket;
+pub(crate) use here::Here;
+
+/// Makes the control of a loader that runs in one process.
+pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
+
+/// Told while opening takes its time; returning `false` gives up.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// Where a rank stands, for whoever starts to read for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// What is asked of control.
+    pub(crate) intent: Intent,
+    /// Epoch of the first step that is not in hand.
+    pub(crate) epoch: u64,
+    /// Segments of that epoch.
+    pub(crate) segments: Vec<Segment>,
+    /// The first step of it that is not in hand.
+    pub(crate) step: u64,
+}
+
+/// What happened on the link.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Nothing yet.
+    Pending,
+    /// The rank was given a place in this generation.
+    Started { generation: u64 },
+    /// The next batch, not taken yet.
+    Batch(Box<Delivered>),
+}
+
+/// What a job is, for whoever makes it known.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) identity: JobIdentity,
+    pub(crate) schema: Arc<Schema>,
+}
+
+/// What is common to all links of one loader.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) options: LoaderOptions,
+    /// One loader of one process.
+    pub(crate) trainer: String,
+    /// Whether batches say which samples they are made of.
+    pub(crate) with_samples: bool,
+}
+
+/// This process, or a cluster.
+pub(crate) enum Link {
+    Here(Box<Here>),
+    Cluster(Box<Cluster>),
+}
+
+impl Link {
+    /// Makes the job known.
+    pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
+        match self {
+            Self::Here(here) => here.register(job, progress),
+            Self::Cluster(cluster) => cluster.register(job, progress),
+        }
+    }
+
+    /// What comes next. `place` is asked for where reading has to start.
+    pub(crate) fn poll(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        timeout: Duration,
+    ) -> Result<Event, LoadError> {
+        match self {
+            Self::Here(here) => here.poll(place, timeout),
+            Self::Cluster(cluster) => cluster.poll(place, timeout),
+        }
+    }
+
+    /// Whether the rank may still take what it was given.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        match self {
+            Self::Here(here) => here.check(),
+            Self::Cluster(cluster) => cluster.check(),
+        }
+    }
+
+    /// Tells that a batch was taken, after which the rank stands at (epoch, step).
+    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+        match self {
+            Self::Here(here) => here.took(epoch, step),
+            Self::Cluster(cluster) => cluster.took(epoch, step),
+        }
+    }
+
+    /// Forgets what was read ahead: the rank goes elsewhere, or has failed.
+    pub(crate) fn stop(&mut self) {
+        match self {
+            Self::Here(here) => here.stop(),
+            Self::Cluster(cluster) => cluster.stop(),
+        }
+    }
+
+    /// An epoch ended: a good moment to go back to a worker that has come back.
+    pub(crate) fn epoch_ended(&mut self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.epoch_ended();
+        }
+    }
+
+    /// The token at which all ranks of the job stand.
+    pub(crate) fn latest(
+        &mut self,
+        job: &Job,
+        progress: Progress<'_>,
+    ) -> Result<Option<Token>, LoadError> {
+        match self {
+            Self::Here(_) => Err(LoadError::Option(
+                "resume=\"latest\" needs a coordinator; pass a state_dict()".into(),
+            )),
+            Self::Cluster(cluster) => cluster.latest(job, progress),
+        }
+    }
+
+    /// What is held, once something is read.
+    pub(crate) fn stats(&self) -> Option<PrefetchStats> {
+        match self {
+            Self::Here(here) => here.stats(),
+            Self::Cluster(cluster) => cluster.stats(),
+        }
+    }
+
+    /// Batches that were copied because the trainer holds on to many.
+    pub(crate) fn copied(&self) -> u64 {
+        match self {
+            Self::Here(_) => 0,
+            Self::Cluster(cluster) => cluster.copied(),
+        }
+    }
+
+    /// Where batches come from, in a word or two.
+    pub(crate) fn source(&self) -> String {
+        match self {
+            Self::Here(_) => "in process".into(),
+            Self::Cluster(cluster) => cluster.source(),
+        }
+    }
+}
+
+/// What a dataset turned out to be.
+pub(crate) type Opened = (Link, Contents);

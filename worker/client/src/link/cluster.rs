@@ -1,0 +1,697 @@
+//! Batches in a cluster: from this host's worker while there is one, else from this process, always
+//! in sequence.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use shardfeed_agent::{
+    Catalog, Coordinator, Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress,
+    Scanner, Session, Source, WorkerInfo,
+};
+use shardfeed_handoff::{SlotPool, SlotPoolStats};
+use shardfeed_pipeline::{Batch, Reading};
+use shardfeed_plan::{Planned, Sample, Token};
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
+use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
+
+use crate::contents::Contents;
+use crate::link::connect::{Unavailable, absolute, default_worker_socket, greet_for, register};
+use crate::link::here::Here;
+use crate::link::worker::{Heard, Lost, WorkerLink};
+use crate::link::{Event, Job, Place, Progress, Setting};
+use crate::options::ClusterOptions;
+
+/// At its start a loader waits so long for a worker whose socket it was told, before it does the work
+/// itself.
+const FIRST_WAIT: Duration = Duration::from_secs(5);
+
+/// In mid-run a worker that is lost is waited for so long.
+const RETURN_WAIT: Duration = Duration::from_millis(300);
+
+/// Copies that are kept for reuse.
+const COPIES_KEPT: usize = 2;
+
+/// A rank in a cluster.
+pub(crate) struct Cluster {
+    setting: Setting,
+    contents: Contents,
+    job: Option<Job>,
+    /// Where a worker is or may be.
+    worker: Option<PathBuf>,
+    way: Way,
+    /// Batches in hand, whoever sent them.
+    queue: VecDeque<Queued>,
+    /// Why nothing follows what is in hand.
+    failure: Option<LoadError>,
+    /// Counts starts; what belongs to an earlier one is dropped.
+    start: u64,
+    /// Counts workers that were connected.
+    connection: u64,
+    /// Whether the batch that was handed out last is of the current connection and start.
+    last_is_current: bool,
+    hold_max: usize,
+    copies: SlotPool,
+    copied: u64,
+    /// A worker that has come back, at the end of an epoch.
+    returning: Option<Receiver<Connected>>,
+    waited: Duration,
+}
+
+type Connected = Result<WorkerLink, Unavailable>;
+
+struct Queued {
+    connection: u64,
+    start: u64,
+    epoch: u64,
+    step: u64,
+    batch: Batch,
+}
+
+/// Where the next batches come from.
+enum Way {
+    /// A worker is looked for.
+    Connecting(Receiver<Connected>),
+    /// A worker.
+    Worker(Box<WorkerLink>, Phase),
+    /// A worker in this process is being made.
+    Opening(Receiver<Result<InProcess, LoadError>>),
+    /// A worker in this process.
+    Here(Box<InProcess>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Starting,
+    Running,
+}
+
+/// A worker in the trainer's process.
+struct InProcess {
+    here: Here,
+    _scanner: Option<Scanner>,
+}
+
+impl Cluster {
+    /// Finds a worker, or becomes one, and opens the dataset.
+    pub(crate) fn open(
+        setting: Setting,
+        progress: Progress<'_>,
+    ) -> Result<(Self, Contents), LoadError> {
+        let cluster = cluster_of(&setting);
+        // An address that is none is refused before anything is waited for.
+        coordinator(&setting)?;
+        let path = cluster.worker.clone().unwrap_or_else(default_worker_socket);
+        let is_told = cluster.worker.is_some() || std::env::var_os("SHARDFEED_WORKER").is_some();
+        let patience = match (is_told, cluster.fallback) {
+            (_, false) => cluster.timeout,
+            (true, true) => FIRST_WAIT.min(cluster.timeout),
+            (false, true) => Duration::ZERO,
+        };
+        let (way, contents) = match greet_for(&setting, &path, None, patience, progress) {
+            Ok((link, contents)) => (Way::Worker(Box::new(link), Phase::Idle), contents),
+            Err(Unavailable::Absent(reason)) if cluster.fallback => {
+                if is_told {
+                    tracing::warn!("{reason}; reading in this process");
+                }
+                let (here, contents) = open_here(&setting, progress)?;
+                (Way::Here(Box::new(here)), contents)
+            }
+            Err(error) => return Err(error.into_error()),
+        };
+        let worker = (is_told || path.exists()).then_some(path);
+        let link = Self {
+            setting,
+            contents: contents.clone(),
+            job: None,
+            worker,
+            way,
+            queue: VecDeque::new(),
+            failure: None,
+            start: 0,
+            connection: 0,
+            last_is_current: false,
+            hold_max: 1,
+            copies: SlotPool::new(COPIES_KEPT),
+            copied: 0,
+            returning: None,
+            waited: Duration::ZERO,
+        };
+        Ok((link, contents))
+    }
+
+    pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
+        self.stop();
+        self.job = Some(job.clone());
+        loop {
+            let lost = match &mut self.way {
+                Way::Worker(link, _) => match register(link, job, progress) {
+                    Ok(()) => return Ok(()),
+                    Err(Unavailable::Refused(error)) => return Err(error),
+                    Err(Unavailable::Absent(reason)) => reason,
+                },
+                Way::Here(here) => return here.here.register(job, progress),
+                Way::Connecting(_) | Way::Opening(_) => {
+                    self.settle(progress)?;
+                    continue;
+                }
+            };
+            self.lose(&lost);
+        }
+    }
+
+    pub(crate) fn latest(
+        &mut self,
+        job: &Job,
+        progress: Progress<'_>,
+    ) -> Result<Option<Token>, LoadError> {
+        loop {
+            let lost = match &mut self.way {
+                Way::Worker(link, _) => match link.ask(Ask::Latest(wire::Latest {}), progress) {
+                    Ok(Message::Token(token)) => {
+                        let token = token.token.map(|text| Token::from_json(&text));
+                        return Ok(token.transpose()?);
+                    }
+                    Ok(other) => link.unexpected(&other),
+                    Err(lost) => lost,
+                },
+                Way::Here(here) => {
+                    let mut waiting = crate::link::connect::waiting(progress);
+                    return Ok(here.here.control().latest(&job.name, &mut waiting)?);
+                }
+                Way::Connecting(_) | Way::Opening(_) => {
+                    self.settle(progress)?;
+                    continue;
+                }
+            };
+            match lost {
+                Lost::Failed(error) => return Err(error),
+                Lost::Gone(reason) => self.lose(&reason),
+            }
+        }
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        timeout: Duration,
+    ) -> Result<Event, LoadError> {
+        let begun = Instant::now();
+        let result = self.look(place, timeout);
+        self.waited += begun.elapsed();
+        result
+    }
+
+    fn look(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        timeout: Duration,
+    ) -> Result<Event, LoadError> {
+        let begun = Instant::now();
+        self.welcome_back();
+        loop {
+            // What has come is looked at first: it may say that nothing in hand counts any more.
+            if let Some(event) = self.drain()? {
+                return Ok(event);
+            }
+            if let Some(queued) = self.queue.pop_front() {
+                return self.hand_out(queued).map(|batch| Event::Batch(Box::new(batch)));
+            }
+            if let Some(error) = self.failure.take() {
+                return Err(error);
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            match &mut self.way {
+                Way::Worker(_, Phase::Idle) => self.ask_for_batches(place)?,
+                Way::Worker(link, _) => {
+                    if left.is_zero() {
+                        return Ok(Event::Pending);
+                    }
+                    match link.hear(left) {
+                        Ok(None) => return Ok(Event::Pending),
+                        Ok(Some(heard)) => {
+                            if let Some(event) = self.take(heard)? {
+                                return Ok(event);
+                            }
+                        }
+                        Err(lost) => self.lost(lost)?,
+                    }
+                }
+                Way::Here(here) => return here.here.poll(place, left),
+                Way::Connecting(_) | Way::Opening(_) => {
+                    if left.is_zero() || !self.advance(left.min(Duration::from_millis(20)))? {
+                        return Ok(Event::Pending);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything that the worker has sent.
+    fn drain(&mut self) -> Result<Option<Event>, LoadError> {
+        loop {
+            let Way::Worker(link, _) = &mut self.way else {
+                return Ok(None);
+            };
+            match link.try_hear() {
+                Ok(None) => return Ok(None),
+                Ok(Some(heard)) => {
+                    if let Some(event) = self.take(heard)? {
+                        return Ok(Some(event));
+                    }
+                }
+                Err(lost) => self.lost(lost)?,
+            }
+        }
+    }
+
+    fn take(&mut self, heard: Heard) -> Result<Option<Event>, LoadError> {
+        match heard {
+            Heard::Other => {}
+            Heard::Started(started) if started.start == self.start => {
+                if let Way::Worker(_, phase) = &mut self.way {
+                    *phase = Phase::Running;
+                }
+                self.hold_max = usize::try_from(started.hold_max).unwrap_or(1).max(1);
+                return Ok(Some(Event::Started { generation: started.generation }));
+            }
+            Heard::Batch { start, epoch, step, batch } if start == self.start => {
+                let connection = self.connection;
+                self.queue.push_back(Queued { connection, start, epoch, step, batch });
+            }
+            Heard::Failed { start, error } if start == self.start || start == 0 => {
+                if let Way::Worker(_, phase) = &mut self.way {
+                    *phase = Phase::Idle;
+                }
+                let is_over = matches!(
+                    error.kind,
+                    ErrorKind::Superseded | ErrorKind::Fenced | ErrorKind::Conflict
+                );
+                if is_over {
+                    // Nothing in hand is this rank's to take any more.
+                    self.queue.clear();
+                    return Err(error.into());
+                }
+                self.failure = Some(error.into());
+            }
+            // Of an earlier start: dropped, which gives its slot back.
+            Heard::Started(_) | Heard::Batch { .. } | Heard::Failed { .. } => {}
+        }
+        Ok(None)
+    }
+
+    fn ask_for_batches(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+    ) -> Result<(), LoadError> {
+        let place = place(self.queue.len())?;
+        let options = &self.setting.options;
+        self.start += 1;
+        let start = wire::Start {
+            start: self.start,
+            intent: Some(intent_to(&place.intent)),
+            run: cluster_of(&self.setting).run.clone(),
+            rank: options.rank,
+            world_size: options.world_size,
+            limit: options.limit,
+            prefetch: options.prefetch as u64,
+            memory_budget: options.memory_budget_bytes,
+            epoch: place.epoch,
+            segments: segments_to(&place.segments),
+            step: place.step,
+            operators: String::new(),
+        };
+        let Way::Worker(link, phase) = &mut self.way else {
+            return Ok(());
+        };
+        *phase = Phase::Starting;
+        match link.send(Ask::Start(start)) {
+            Ok(()) => Ok(()),
+            Err(lost) => self.lost(lost),
+        }
+    }
+
+    fn hand_out(&mut self, queued: Queued) -> Result<Delivered, LoadError> {
+        let Queued { connection, start, epoch, step, mut batch } = queued;
+        self.last_is_current = connection == self.connection && start == self.start;
+        let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
+        if let Way::Worker(link, _) = &self.way
+            && self.last_is_current
+        {
+            // Slots that arrays view: all that are out but those in hand and this one.
+            let held = link.regions.out().saturating_sub(self.queue.len() + 1);
+            if held >= self.hold_max {
+                batch = self.copy(batch)?;
+            }
+        }
+        Ok(Delivered { epoch, step, samples, batch })
+    }
+
+    /// A trainer that holds many batches gets copies: it never waits for itself.
+    fn copy(&mut self, mut batch: Batch) -> Result<Batch, LoadError> {
+        if self.copied == 0 {
+            tracing::warn!(
+                held = self.hold_max,
+                "the trainer holds on to many batches; further ones are copied"
+            );
+        }
+        self.copied += 1;
+        let bytes = batch.slot.size_bytes();
+        let copied = batch.slot.copy_into(&self.copies, bytes);
+        batch.slot =
+            copied.map_err(|source| LoadError::Io { file: "a copy of a batch".into(), source })?;
+        Ok(batch)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        match &self.way {
+            Way::Here(here) => here.here.check(),
+            // What a worker has to say was heard before the batch was handed out.
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+        let lost = match &mut self.way {
+            Way::Here(here) => return here.here.took(epoch, step),
+            Way::Worker(link, phase) => {
+                let took = wire::Took {
+                    start: self.start,
+                    batches: u64::from(self.last_is_current),
+                    epoch,
+                    step,
+                    free: link.regions.take_returned(),
+                };
+                if *phase != Phase::Running && took.free.is_empty() {
+                    return;
+                }
+                link.send(Ask::Took(took)).err()
+            }
+            Way::Connecting(_) | Way::Opening(_) => return,
+        };
+        if let Some(Lost::Gone(reason)) = lost {
+            self.lose(&reason);
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.queue.clear();
+        self.failure = None;
+        match &mut self.way {
+            Way::Here(here) => here.here.stop(),
+            Way::Worker(link, phase) => {
+                if *phase != Phase::Idle {
+                    *phase = Phase::Idle;
+                    self.start += 1;
+                    // A worker that is gone is noticed by whoever needs it next.
+                    let _ = link.send(Ask::Stop(wire::Stop {}));
+                }
+            }
+            Way::Connecting(_) | Way::Opening(_) => {}
+        }
+    }
+
+    /// Looks for the worker again if this process does its work.
+    pub(crate) fn epoch_ended(&mut self) {
+        if let (Way::Here(_), Some(path), None) = (&self.way, &self.worker, &self.returning) {
+            let (path, job) = (path.clone(), self.job.clone());
+            self.returning = self.connect_in_background(path, job, Duration::ZERO).ok();
+        }
+    }
+
+    fn welcome_back(&mut self) {
+        let Some(returning) = &self.returning else {
+            return;
+        };
+        match returning.try_recv() {
+            Err(TryRecvError::Empty) => return,
+            Ok(Ok(link)) => {
+                tracing::info!(worker = link.name(), "the worker is back");
+                self.connection += 1;
+                self.way = Way::Worker(Box::new(link), Phase::Idle);
+            }
+            Ok(Err(_)) | Err(TryRecvError::Disconnected) => {}
+        }
+        self.returning = None;
+    }
+
+    fn lost(&mut self, lost: Lost) -> Result<(), LoadError> {
+        match lost {
+            Lost::Gone(reason) => {
+                self.lose(&reason);
+                Ok(())
+            }
+            Lost::Failed(error) => Err(error),
+        }
+    }
+
+    /// The worker is gone. What is in hand stays good.
+    fn lose(&mut self, reason: &str) {
+        tracing::warn!("{reason}; what is in hand is delivered, looking for a worker");
+        self.connection += 1;
+        let cluster = cluster_of(&self.setting);
+        let patience = if cluster.fallback { RETURN_WAIT } else { cluster.timeout };
+        let path = self.worker.clone().unwrap_or_else(default_worker_socket);
+        let job = self.job.clone();
+        self.way = match self.connect_in_background(path, job, patience) {
+            Ok(connecting) => Way::Connecting(connecting),
+            Err(error) => {
+                let (sender, receiver) = sync_channel(1);
+                let _ = sender.send(Err(Unavailable::Refused(error)));
+                Way::Connecting(receiver)
+            }
+        };
+    }
+
+    fn connect_in_background(
+        &self,
+        path: PathBuf,
+        job: Option<Job>,
+        patience: Duration,
+    ) -> Result<Receiver<Connected>, LoadError> {
+        let setting = self.setting.clone();
+        let expected = self.contents.digest;
+        in_background("shardfeed-connect", move || {
+            let greeted = greet_for(&setting, &path, job.as_ref(), patience, &mut |_| true);
+            let (link, contents) = greeted?;
+            if contents.digest != expected {
+                let message = "the files are not those that this loader was made for; create the loader again";
+                let error = WireError::new(ErrorKind::Changed, message);
+                return Err(Unavailable::Refused(error.into()));
+            }
+            Ok(link)
+        })
+    }
+
+    /// Waits until there is a worker or this process does its work.
+    fn settle(&mut self, progress: Progress<'_>) -> Result<(), LoadError> {
+        while matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
+            self.advance(Duration::from_millis(50))?;
+            if !crate::link::connect::waiting(progress)("") {
+                return Err(LoadError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// A step towards having a worker again; returns whether there was one.
+    fn advance(&mut self, timeout: Duration) -> Result<bool, LoadError> {
+        let next = match &self.way {
+            Way::Connecting(result) => match result.recv_timeout(timeout) {
+                Ok(Ok(link)) => {
+                    tracing::info!(worker = link.name(), "connected to a worker again");
+                    Way::Worker(Box::new(link), Phase::Idle)
+                }
+                Ok(Err(Unavailable::Absent(reason))) if cluster_of(&self.setting).fallback => {
+                    tracing::warn!("{reason}; reading in this process");
+                    Way::Opening(self.open_in_background()?)
+                }
+                Ok(Err(error)) => {
+                    // Asked again, it is tried again.
+                    self.lose("no worker");
+                    return Err(error.into_error());
+                }
+                Err(_) => return Ok(false),
+            },
+            Way::Opening(result) => match result.recv_timeout(timeout) {
+                Ok(Ok(here)) => Way::Here(Box::new(here)),
+                Ok(Err(error)) => {
+                    self.lose("no worker in this process");
+                    return Err(error);
+                }
+                Err(_) => return Ok(false),
+            },
+            Way::Worker(..) | Way::Here(_) => return Ok(true),
+        };
+        self.way = next;
+        Ok(true)
+    }
+
+    /// Takes the worker's place without asking anybody: files and job are known.
+    fn open_in_background(&self) -> Result<Receiver<Result<InProcess, LoadError>>, LoadError> {
+        let (setting, contents, job) =
+            (self.setting.clone(), self.contents.clone(), self.job.clone());
+        in_background("shardfeed-open", move || {
+            let paths = contents.shards.iter().map(|shard| shard.path.clone()).collect();
+            let root = PathBuf::from(&contents.root);
+            let cache = setting.options.cache.clone();
+            let compression = contents.compression;
+            let dataset =
+                Dataset::open_paths(root, paths, compression, &cache, &mut |_: ScanProgress| true)?;
+            if dataset.manifest().digest() != contents.digest {
+                let message = format!(
+                    "{}: the files are not those that this loader was made for; create it again",
+                    contents.root
+                );
+                return Err(WireError::new(ErrorKind::Changed, message).into());
+            }
+            let session = session(&setting)?;
+            let control = Arc::new(GrpcControl::new(session));
+            let dataset = (contents.name.clone(), Arc::new(dataset));
+            let mut here = Here::in_cluster(setting, control, dataset);
+            if let Some(job) = &job {
+                here.take_job(job);
+            }
+            Ok(InProcess { here, _scanner: None })
+        })
+    }
+
+    pub(crate) fn stats(&self) -> Option<PrefetchStats> {
+        match &self.way {
+            Way::Here(here) => here.here.stats(),
+            Way::Worker(link, _) => {
+                let copies = self.copies.stats();
+                let stats = link.stats.as_ref()?;
+                let held = link.regions.out().saturating_sub(self.queue.len());
+                Some(prefetch_stats(stats, self.queue.len(), held, copies, self.waited))
+            }
+            Way::Connecting(_) | Way::Opening(_) => None,
+        }
+    }
+
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    pub(crate) fn source(&self) -> String {
+        match &self.way {
+            Way::Worker(link, _) => format!("worker {}", link.name()),
+            Way::Here(_) | Way::Opening(_) => "in process".into(),
+            Way::Connecting(_) => "connecting".into(),
+        }
+    }
+}
+
+fn cluster_of(setting: &Setting) -> &ClusterOptions {
+    setting.options.cluster.as_ref().expect("made for a cluster")
+}
+
+fn coordinator(setting: &Setting) -> Result<Coordinator, LoadError> {
+    let cluster = cluster_of(setting);
+    let principal = format!("trainer:{}@{}", std::process::id(), host());
+    Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None)?)
+}
+
+fn session(setting: &Setting) -> Result<Arc<Session>, LoadError> {
+    let info = WorkerInfo {
+        name: format!("trainer-{}-{}", host(), &setting.trainer[..8]),
+        host: host(),
+        in_process: true,
+        endpoint: String::new(),
+    };
+    Ok(Arc::new(Session::start(coordinator(setting)?, info)))
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Becomes a worker: registers the dataset and scans for it, as any other.
+fn open_here(
+    setting: &Setting,
+    progress: Progress<'_>,
+) -> Result<(InProcess, Contents), LoadError> {
+    let options = &setting.options;
+    let source = match &options.dataset {
+        Some(name) => Source::Named(name.clone()),
+        None => {
+            Source::Files { patterns: absolute(&options.files)?, compression: options.compression }
+        }
+    };
+    let session = session(setting)?;
+    let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
+        .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
+    let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
+    let opened = catalog.open(&source, progress)?;
+    let contents = Contents::of(&opened.name, opened.compression, &opened.dataset);
+    let control = Arc::new(GrpcControl::new(session));
+    let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));
+    Ok((InProcess { here, _scanner: Some(scanner) }, contents))
+}
+
+fn in_background<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<Receiver<T>, LoadError> {
+    let (sender, receiver) = sync_channel(1);
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            // Nobody listens if the loader was closed in the meantime.
+            let _ = sender.send(run());
+        })
+        .map_err(|source| LoadError::Io { file: "threads".into(), source })?;
+    Ok(receiver)
+}
+
+/// The samples of a batch, as its slot says: read from what the trainer gets.
+fn samples_of(batch: &mut Batch) -> Vec<Planned> {
+    let words = |bytes: Vec<u8>| -> Vec<u64> {
+        let words = bytes.chunks_exact(8);
+        words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
+    };
+    let shards = words(batch.slot.read(&batch.shards));
+    let ordinals = words(batch.slot.read(&batch.ordinals));
+    let valid = batch.slot.read(&batch.valid);
+    let rows = shards.into_iter().zip(ordinals).zip(valid);
+    rows.map(|((shard, ordinal), valid)| Planned {
+        sample: Sample { shard: shard as u32, ordinal },
+        valid: valid != 0,
+    })
+    .collect()
+}
+
+fn prefetch_stats(
+    stats: &wire::Stats,
+    in_hand: usize,
+    held: usize,
+    copies: SlotPoolStats,
+    waited: Duration,
+) -> PrefetchStats {
+    let reading = match stats.reading.as_str() {
+        "hold" => Some(Reading::Hold { chunk_bytes: stats.chunk_bytes as usize, primed_max: 0 }),
+        "locate" => Some(Reading::Locate),
+        _ => None,
+    };
+    PrefetchStats {
+        ready: stats.ready as usize + in_hand,
+        in_work: stats.in_work as usize,
+        prefetch: stats.prefetch as usize,
+        budget_bytes: stats.budget_bytes,
+        reading,
+        read_bytes: stats.read_bytes,
+        reinflated_bytes: stats.reinflated_bytes,
+        slots: SlotPoolStats {
+            slots: stats.slots as usize + copies.slots,
+            bytes: stats.slot_bytes as usize + copies.bytes,
+            in_use: held + copies.in_use,
+            mapped_total: stats.slots_mapped_total + copies.mapped_total,
+        },
+        waited,
+    }
+}

@@ -1,0 +1,221 @@
+//! The way to this host's worker.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
+use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
+use shardfeed_socket::{ConnectError, ConnectOptions, connect};
+
+use crate::contents::{Contents, ShardRow};
+use crate::link::worker::{Lost, WorkerLink};
+use crate::link::{Job, Progress, Setting};
+use crate::options::LoaderOptions;
+
+/// How long a worker may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+
+/// How often a worker that is not there is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Of the sockets' usual places the first one that is there.
+pub fn default_worker_socket() -> PathBuf {
+    if let Some(path) = std::env::var_os("SHARDFEED_WORKER").filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let system = PathBuf::from("/run/shardfeed/worker.sock");
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    match own.map(|dir| PathBuf::from(dir).join("shardfeed/worker.sock")) {
+        Some(own) if own.exists() || !system.exists() && !rustix::process::geteuid().is_root() => {
+            own
+        }
+        _ => system,
+    }
+}
+
+/// Why there is no worker to talk to.
+#[derive(Debug)]
+pub(crate) enum Unavailable {
+    /// It is not there, or went away: it may come, or another one may take its place.
+    Absent(String),
+    /// There is somebody, and no use in asking again.
+    Refused(LoadError),
+}
+
+impl Unavailable {
+    pub(crate) fn into_error(self) -> LoadError {
+        match self {
+            Self::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+            Self::Refused(error) => error,
+        }
+    }
+}
+
+impl From<ConnectError> for Unavailable {
+    fn from(error: ConnectError) -> Self {
+        let message = error.to_string();
+        match error {
+            ConnectError::Missing { .. }
+            | ConnectError::Dead { .. }
+            | ConnectError::Silent { .. }
+            | ConnectError::Closed { .. } => Self::Absent(message),
+            ConnectError::Version { .. } => {
+                Self::Refused(WireError::new(ErrorKind::WrongVersion, message).into())
+            }
+            _ => Self::Refused(WireError::new(ErrorKind::Invalid, message).into()),
+        }
+    }
+}
+
+impl From<Lost> for Unavailable {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Gone(reason) => Self::Absent(reason),
+            Lost::Failed(error) => Self::Refused(error),
+        }
+    }
+}
+
+/// Connects, says who asks, opens the dataset and, for a job that is known, registers it.
+pub(crate) fn greet(
+    setting: &Setting,
+    path: &Path,
+    job: Option<&Job>,
+    progress: Progress<'_>,
+) -> Result<(WorkerLink, Contents), Unavailable> {
+    let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
+    let connection = connect(path, &options)?;
+    let mut link = WorkerLink::new(connection, path);
+    let options = &setting.options;
+    let cluster = options.cluster.as_ref().expect("only a cluster has workers");
+    let hello = wire::Hello {
+        trainer: setting.trainer.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        coordinator: cluster.coordinator.clone(),
+        ranks_on_host: cluster.ranks_on_host,
+        timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+    };
+    match link.ask(Ask::Hello(hello), progress)? {
+        Message::Welcome(welcome) => link.set_name(welcome.worker),
+        other => return Err(link.unexpected(&other).into()),
+    }
+    let contents = open(&mut link, options, progress)?;
+    if let Some(job) = job {
+        register(&mut link, job, progress)?;
+    }
+    Ok((link, contents))
+}
+
+/// As [`greet`], again and again while nobody is there.
+pub(crate) fn greet_for(
+    setting: &Setting,
+    path: &Path,
+    job: Option<&Job>,
+    patience: Duration,
+    progress: Progress<'_>,
+) -> Result<(WorkerLink, Contents), Unavailable> {
+    let begun = Instant::now();
+    loop {
+        match greet(setting, path, job, progress) {
+            Err(Unavailable::Absent(reason)) if begun.elapsed() < patience => {
+                if !waiting(progress)(&reason) {
+                    return Err(Unavailable::Refused(LoadError::Interrupted));
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            other => return other,
+        }
+    }
+}
+
+pub(crate) fn register(
+    link: &mut WorkerLink,
+    job: &Job,
+    progress: Progress<'_>,
+) -> Result<(), Unavailable> {
+    let request = wire::Register {
+        job: job.name.clone(),
+        identity: Some(identity_to(&job.identity)),
+        features: job.schema.features_json().unwrap_or_default(),
+    };
+    match link.ask(Ask::Register(request), progress)? {
+        Message::Registered(_) => {
+            link.set_schema(&job.schema);
+            Ok(())
+        }
+        other => Err(link.unexpected(&other).into()),
+    }
+}
+
+fn open(
+    link: &mut WorkerLink,
+    options: &LoaderOptions,
+    progress: Progress<'_>,
+) -> Result<Contents, Unavailable> {
+    let request = wire::Open {
+        dataset: options.dataset.clone().unwrap_or_default(),
+        patterns: absolute(&options.files).map_err(Unavailable::Refused)?,
+        compression: options.compression.to_string(),
+    };
+    let described = match link.ask(Ask::Open(request), progress)? {
+        Message::Dataset(dataset) => dataset,
+        other => return Err(link.unexpected(&other).into()),
+    };
+    let total = described.shards as usize;
+    let mut shards = Vec::new();
+    loop {
+        let Message::Shards(rows) = link.wait(progress)? else {
+            return Err(link.broken("a dataset without its shards").into());
+        };
+        if rows.paths.len() != rows.records.len() {
+            return Err(link.broken("shards without counts").into());
+        }
+        let rows = rows.paths.into_iter().zip(rows.records);
+        shards.extend(rows.map(|(path, records)| ShardRow { path, records }));
+        if shards.len() >= total {
+            break;
+        }
+    }
+    let bad = |error: String| Unavailable::from(link.broken(&error));
+    Ok(Contents {
+        name: described.name,
+        root: described.root,
+        compression: described
+            .compression
+            .parse()
+            .map_err(|error: shardfeed_tfrecord::UnknownCompression| bad(error.to_string()))?,
+        digest: digest_from("content", &described.content).map_err(|e| bad(e.to_string()))?,
+        shards,
+    })
+}
+
+/// Patterns as the worker will see them: it has another working directory.
+pub(crate) fn absolute(patterns: &[String]) -> Result<Vec<String>, LoadError> {
+    let absolute = |pattern: &String| {
+        if pattern.contains("://") {
+            return Ok(pattern.clone());
+        }
+        let path = std::path::absolute(pattern)
+            .map_err(|source| LoadError::Io { file: pattern.clone(), source })?;
+        // `absolute` keeps what a pattern may say, but not a trailing slash, which names no file.
+        path.to_str().map(str::to_owned).ok_or_else(|| {
+            LoadError::NotFound(format!("{}: the path is not UTF-8", path.display()))
+        })
+    };
+    patterns.iter().map(absolute).collect()
+}
+
+/// Tells a caller's progress what is waited for.
+pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
+    let scan = ScanProgress {
+        stage: ScanStage::Waiting,
+        files: 0,
+        files_total: 0,
+        bytes: 0,
+        bytes_total: 0,
+    };
+    move |note| progress(&OpenProgress { note: note.to_owned(), scan })
+}

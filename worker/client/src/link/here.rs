@@ -1,0 +1,289 @@
+//! Batches that are read in this process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use shardfeed_agent::{
+    Control, Dataset, JobSpec, Lease, LeaseRequest, LoadError, Plans, Polled, Prefetch,
+    PrefetchOptions, PrefetchStats, default_budget_bytes,
+};
+use shardfeed_handoff::SlotPool;
+
+use crate::link::{ControlOf, Event, Job, Place, Progress, Setting};
+
+/// Free slots that are kept beyond the prefetched batches: the one that is viewed, and the next.
+const SLOTS_BEYOND_PREFETCH: usize = 2;
+
+/// A rank whose batches are read in this process.
+pub(crate) struct Here {
+    setting: Setting,
+    control_of: Option<ControlOf>,
+    control: Arc<dyn Control>,
+    dataset: Arc<Dataset>,
+    dataset_name: String,
+    job: Option<Job>,
+    plans: Option<Arc<Plans>>,
+    slots: SlotPool,
+    phase: Phase,
+}
+
+enum Phase {
+    Idle,
+    /// Control is being asked, on a thread that may wait.
+    Starting {
+        result: Receiver<Result<Running, LoadError>>,
+        gave_up: Arc<AtomicBool>,
+    },
+    Running(Running),
+}
+
+struct Running {
+    prefetch: Prefetch,
+    lease: Lease,
+}
+
+impl Here {
+    /// A link to this process.
+    /// - `control_of`: makes the control anew for each position that is loaded.
+    pub(crate) fn embedded(setting: Setting, control_of: ControlOf, dataset: Arc<Dataset>) -> Self {
+        let control = control_of();
+        Self::new(setting, control, Some(control_of), (String::new(), dataset))
+    }
+
+    /// A link to this process in a cluster.
+    pub(crate) fn in_cluster(
+        setting: Setting,
+        control: Arc<dyn Control>,
+        dataset: (String, Arc<Dataset>),
+    ) -> Self {
+        Self::new(setting, control, None, dataset)
+    }
+
+    fn new(
+        setting: Setting,
+        control: Arc<dyn Control>,
+        control_of: Option<ControlOf>,
+        (dataset_name, dataset): (String, Arc<Dataset>),
+    ) -> Self {
+        let slots = SlotPool::new(setting.options.prefetch + SLOTS_BEYOND_PREFETCH);
+        let (job, plans, phase) = (None, None, Phase::Idle);
+        Self { setting, control_of, control, dataset, dataset_name, job, plans, slots, phase }
+    }
+
+    pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
+        if let Some(control_of) = &self.control_of {
+            // Nobody else shares it: a position that is loaded begins with a control of its own.
+            self.control = control_of();
+        }
+        let Job { name, identity, .. } = job.clone();
+        let spec = JobSpec { name, dataset: self.dataset_name.clone(), identity };
+        self.control.register(&spec, &mut crate::link::connect::waiting(progress))?;
+        self.take_job(job);
+        Ok(())
+    }
+
+    /// The job is known to control already.
+    pub(crate) fn take_job(&mut self, job: &Job) {
+        let rules = (job.identity.tail, self.setting.options.limit);
+        let counts = self.dataset.manifest().counts();
+        self.plans = Some(Arc::new(Plans::new(counts, rules)));
+        self.job = Some(job.clone());
+        self.stop();
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        timeout: Duration,
+    ) -> Result<Event, LoadError> {
+        match &mut self.phase {
+            Phase::Idle => {
+                let place = place(0)?;
+                let start = self.start(place);
+                if self.control_of.is_some() {
+                    // A control in this process answers at once.
+                    return self.started(start.run(&mut |_| true)?);
+                }
+                self.phase = start.in_background()?;
+                Ok(Event::Pending)
+            }
+            Phase::Starting { result, .. } => match result.recv_timeout(timeout) {
+                Err(RecvTimeoutError::Timeout) => Ok(Event::Pending),
+                Ok(Ok(running)) => self.started(running),
+                Ok(Err(error)) => {
+                    self.phase = Phase::Idle;
+                    Err(error)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.phase = Phase::Idle;
+                    Err(LoadError::ReaderLost)
+                }
+            },
+            Phase::Running(running) => match running.prefetch.poll(timeout) {
+                Ok(Polled::Pending) => Ok(Event::Pending),
+                Ok(Polled::Ready(delivered)) => Ok(Event::Batch(delivered)),
+                Err(error) => {
+                    self.stop();
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    fn started(&mut self, running: Running) -> Result<Event, LoadError> {
+        let generation = running.lease.generation;
+        self.phase = Phase::Running(running);
+        Ok(Event::Started { generation })
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        if let Phase::Running(Running { lease, .. }) = &self.phase {
+            self.control.lanes(lease, lease.epoch)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+        if let Phase::Running(running) = &self.phase {
+            // A lease that ended in this moment is told with the next batch.
+            let _ = self.control.report(&running.lease, epoch, step);
+            let ready = running.prefetch.stats().ready;
+            self.control.report_ahead(&running.lease, ready as u64, &[]);
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Idle => {}
+            Phase::Starting { gave_up, .. } => gave_up.store(true, Ordering::Relaxed),
+            Phase::Running(running) => {
+                let Running { prefetch, lease } = running;
+                drop(prefetch);
+                if self.control_of.is_none() {
+                    self.control.release(&lease);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Option<PrefetchStats> {
+        match &self.phase {
+            Phase::Running(running) => Some(running.prefetch.stats()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn control(&self) -> &Arc<dyn Control> {
+        &self.control
+    }
+
+    fn start(&self, place: Place) -> Start {
+        let options = &self.setting.options;
+        let job = self.job.clone().expect("a job is registered before it starts");
+        let plans = Arc::clone(self.plans.as_ref().expect("made with the job"));
+        let cluster = options.cluster.as_ref();
+        let request = LeaseRequest {
+            job: job.name.clone(),
+            run: cluster.and_then(|cluster| cluster.run.clone()),
+            trainer: self.setting.trainer.clone(),
+            rank: options.rank,
+            world_size: options.world_size,
+            limit: options.limit,
+            intent: place.intent,
+            epoch: place.epoch,
+            segments: place.segments,
+        };
+        Start {
+            control: Arc::clone(&self.control),
+            request,
+            job,
+            plans,
+            dataset: Arc::clone(&self.dataset),
+            slots: self.slots.clone(),
+            step: place.step,
+            prefetch: options.prefetch,
+            budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
+                let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
+                default_budget_bytes() / ranks
+            }),
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Everything that a start needs, to be had on another thread.
+struct Start {
+    control: Arc<dyn Control>,
+    request: LeaseRequest,
+    job: Job,
+    plans: Arc<Plans>,
+    dataset: Arc<Dataset>,
+    slots: SlotPool,
+    step: u64,
+    prefetch: usize,
+    budget_bytes: u64,
+}
+
+impl Start {
+    fn run(self, waiting: &mut dyn FnMut(&str) -> bool) -> Result<Running, LoadError> {
+        let lease = self.control.lease(&self.request, waiting)?;
+        let (control, asked, plans) = (Arc::clone(&self.control), lease.clone(), self.plans);
+        let (identity, world_size) = (self.job.identity, self.request.world_size);
+        let plan_of = move |epoch| {
+            let segments = control.lanes(&asked, epoch)?;
+            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
+        };
+        let prefetch = Prefetch::start(PrefetchOptions {
+            dataset: self.dataset,
+            schema: self.job.schema,
+            slots: self.slots,
+            plan_of: Box::new(plan_of),
+            rank: self.request.rank,
+            epoch: self.request.epoch,
+            step: self.step,
+            prefetch: self.prefetch,
+            budget_bytes: self.budget_bytes,
+        });
+        match prefetch {
+            Ok(prefetch) => Ok(Running { prefetch, lease }),
+            Err(error) => {
+                self.control.release(&lease);
+                Err(error)
+            }
+        }
+    }
+
+    fn in_background(self) -> Result<Phase, LoadError> {
+        let (sender, result) = sync_channel(1);
+        let gave_up = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&gave_up);
+        let run = move || {
+            let control = Arc::clone(&self.control);
+            let mut noted = false;
+            let started = self.run(&mut |note| {
+                if !note.is_empty() && !noted {
+                    noted = true;
+                    tracing::warn!("{note}; trying again");
+                }
+                !told.load(Ordering::Relaxed)
+            });
+            if let Err(unheard) = sender.send(started)
+                && let Ok(running) = unheard.0
+            {
+                control.release(&running.lease);
+            }
+        };
+        std::thread::Builder::new()
+            .name("shardfeed-start".into())
+            .spawn(run)
+            .map_err(|source| LoadError::Io { file: "starting threads".into(), source })?;
+        Ok(Phase::Starting { result, gave_up })
+    }
+}

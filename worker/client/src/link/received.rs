@@ -1,0 +1,109 @@
+//! Batches as a worker announces them, made views of its memory.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardfeed_handoff::{BufferRange, Mapping, SharedSlot};
+use shardfeed_pipeline::{Batch, ColumnData, Schema};
+use shardfeed_proto::trainer::v1 as wire;
+
+/// The worker's memory as far as it is mapped here, and what is to be given back.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    mapped: BTreeMap<u64, Arc<Mapping>>,
+    returned: Arc<Returned>,
+}
+
+/// Slots that were dropped since the worker was told last.
+#[derive(Debug, Default)]
+struct Returned {
+    regions: Mutex<Vec<u64>>,
+    /// Slots that are viewed or wait to be.
+    out: AtomicUsize,
+}
+
+impl Returned {
+    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
+        // Every change of the list is complete when the lock is released, also by a panic.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker broke the protocol, in words.
+#[derive(Debug, thiserror::Error)]
+#[error("the worker broke the protocol: {0}; use the same version of shardfeed for both")]
+pub(crate) struct Broken(String);
+
+impl Broken {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl Regions {
+    pub(crate) fn map(&mut self, region: &wire::Region, fd: Option<OwnedFd>) -> Result<(), Broken> {
+        let fd = fd.ok_or_else(|| Broken::new("a region without a descriptor"))?;
+        let mapping = Mapping::import(fd, region.bytes).map_err(|e| Broken::new(e.to_string()))?;
+        self.mapped.insert(region.region, Arc::new(mapping));
+        Ok(())
+    }
+
+    pub(crate) fn forget(&mut self, regions: &[u64]) {
+        for region in regions {
+            self.mapped.remove(region);
+        }
+    }
+
+    /// Slots that are viewed or wait to be.
+    pub(crate) fn out(&self) -> usize {
+        self.returned.out.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is to be given back.
+    pub(crate) fn take_returned(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.returned.lock())
+    }
+
+    /// A view of a batch.
+    pub(crate) fn view(&self, batch: wire::Batch, schema: &Schema) -> Result<Batch, Broken> {
+        let mapping = self
+            .mapped
+            .get(&batch.region)
+            .ok_or_else(|| Broken::new(format!("a batch in unknown region {}", batch.region)))?;
+        let size = mapping.size_bytes();
+        let range = |range: Option<wire::Range>| {
+            let wire::Range { start, len } =
+                range.ok_or_else(|| Broken::new("a batch without a range"))?;
+            let fits = start.checked_add(len).is_some_and(|end| end <= size as u64);
+            match fits {
+                true => Ok(BufferRange { start: start as usize, len: len as usize }),
+                false => Err(Broken::new(format!("a range beyond the {size} bytes of its slot"))),
+            }
+        };
+        if batch.columns.len() != schema.columns().len() {
+            return Err(Broken::new("a batch with other columns than the job's"));
+        }
+        let mut columns = Vec::with_capacity(batch.columns.len());
+        for (column, (name, kind)) in batch.columns.into_iter().zip(schema.columns()) {
+            columns.push(ColumnData {
+                name: Arc::clone(name),
+                kind: kind.clone(),
+                values: range(column.values)?,
+                offsets: column.offsets.map(|offsets| range(Some(offsets))).transpose()?,
+                row_splits: column.row_splits.map(|splits| range(Some(splits))).transpose()?,
+            });
+        }
+        let (valid, shards, ordinals) =
+            (range(batch.valid)?, range(batch.shards)?, range(batch.ordinals)?);
+        let (returned, region) = (Arc::clone(&self.returned), batch.region);
+        returned.out.fetch_add(1, Ordering::Relaxed);
+        let slot = SharedSlot::imported(Arc::clone(mapping), move || {
+            returned.lock().push(region);
+            returned.out.fetch_sub(1, Ordering::Relaxed);
+        });
+        let rows = batch.rows as usize;
+        Ok(Batch { rows, columns, valid, shards, ordinals, slot })
+    }
+}

@@ -1,0 +1,487 @@
+//! A rank's loader: where it stands, and the batches from there on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardfeed_agent::{
+    Dataset, Delivered, LoadError, OpenProgress, Plans, PrefetchStats, ScanProgress,
+    default_budget_bytes,
+};
+use shardfeed_pipeline::Schema;
+use shardfeed_plan::{
+    Cursor, Digest, EpochPlan, Intent, JobIdentity, Segment, Shuffle, Start, Token,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use uuid::Uuid;
+
+use crate::contents::Contents;
+use crate::ledger::Ledger;
+use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
+use crate::options::LoaderOptions;
+
+/// Times that a rank that has consumed nothing starts again because others did.
+const REPLACED_MAX: u32 = 8;
+
+/// One rank's batches, epoch after epoch.
+pub struct Loader {
+    options: LoaderOptions,
+    trainer: String,
+    contents: Arc<Contents>,
+    plans: Arc<Plans>,
+    schema: Arc<Schema>,
+    link: Link,
+    job: Job,
+    cursor: Cursor,
+    /// Plan of the cursor's epoch.
+    plan: Arc<EpochPlan>,
+    /// How the rank takes its place the next time that reading starts.
+    entry: Entry,
+    /// Nothing was consumed since the rank took its place.
+    is_untouched: bool,
+    /// Times that it took another place because of that.
+    replaced: u32,
+    ledger: Option<Ledger>,
+    /// Generation whose beginning stands in the ledger; starting again after an error is no new one.
+    in_ledger: Option<u64>,
+    handed_out: u64,
+}
+
+/// How a rank takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// A start where the cursor stands.
+    Start,
+    /// A move of its own from this generation to where the cursor stands.
+    Move { from: u64 },
+    /// It has its place in this generation.
+    Joined { generation: u64 },
+}
+
+/// What a look for the next batch found.
+#[derive(Debug)]
+pub enum Next {
+    /// The next batch; it is consumed.
+    Batch(Box<Delivered>),
+    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
+    EpochEnd,
+    /// Not ready yet.
+    Pending,
+}
+
+/// What a loader holds and has done.
+#[derive(Clone, Debug)]
+pub struct LoaderStats {
+    /// Batches handed out.
+    pub batches: u64,
+    /// Of the prefetcher, once it runs.
+    pub prefetch: Option<PrefetchStats>,
+    /// Bytes that the loader may use for records and batches ahead.
+    pub memory_budget_bytes: u64,
+    /// Batches that were copied because the trainer holds on to many.
+    pub copied_batches: u64,
+    /// Where batches come from: `in process`, `worker NAME`, `connecting`.
+    pub source: String,
+}
+
+impl Loader {
+    /// Finds and indexes the files and stands at the beginning of epoch 0.
+    /// - `control_of`: makes the control of a loader without a cluster.
+    /// - `progress`: called while files are indexed or somebody is waited for; returning `false`
+    ///   gives up.
+    ///
+    /// # Errors  See [`LoadError`].
+    pub fn open(
+        options: LoaderOptions,
+        control_of: ControlOf,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        if options.limit == Some(0) {
+            return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
+        }
+        if options.prefetch == 0 {
+            return Err(LoadError::Option("prefetch must be at least 1".into()));
+        }
+        let schema = match options.features.clone() {
+            None => Schema::raw(),
+            Some(features) => Schema::parsed(features)?,
+        };
+        let start = start(&options);
+        // Numbers that make no plan are refused before anything is scanned.
+        let lanes = start.lanes.unwrap_or(start.world_size);
+        Segment::start(lanes, start.batch_size, start.world_size)?;
+        let ledger = Ledger::from_environment(options.rank)?;
+        let trainer = Uuid::new_v4().to_string();
+        let with_samples = ledger.is_some();
+        let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
+        let (mut link, contents) = open_link(setting, control_of, progress)?;
+        let identity = identity(&options, &contents, &schema, lanes);
+        let cursor = Cursor::new(identity, start)?;
+        let plans = Arc::new(Plans::new(contents.counts(), (options.tail, options.limit)));
+        let plan = plan_at(&plans, &cursor)?;
+        let schema = Arc::new(schema);
+        let job = Job {
+            name: job_name(&options, &trainer, cursor.identity())?,
+            identity: cursor.identity().clone(),
+            schema: Arc::clone(&schema),
+        };
+        link.register(&job, progress)?;
+        let contents = Arc::new(contents);
+        let (entry, in_ledger, handed_out) = (Entry::Start, None, 0);
+        let (is_untouched, replaced) = (true, 0);
+        Ok(Self {
+            options,
+            trainer,
+            contents,
+            plans,
+            schema,
+            link,
+            job,
+            cursor,
+            plan,
+            entry,
+            is_untouched,
+            replaced,
+            ledger,
+            in_ledger,
+            handed_out,
+        })
+    }
+
+    /// Waits at most `timeout` for the next batch of the cursor's epoch, and consumes it.
+    ///
+    /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
+    pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+        if self.cursor.step() >= self.steps() {
+            self.cursor.finish_epoch();
+            self.plan = plan_at(&self.plans, &self.cursor)?;
+            self.link.epoch_ended();
+            return Ok(Next::EpochEnd);
+        }
+        let (cursor, plans, entry) = (&self.cursor, &self.plans, self.entry);
+        let rank = self.options.rank;
+        let mut place = |in_hand| place(cursor, plans, rank, entry, in_hand);
+        let event = match self.link.poll(&mut place, timeout) {
+            Err(LoadError::Wire(error)) if self.may_start_again(&error) => {
+                // The other ranks were started again from here: as if this one had come later.
+                tracing::info!(%error, "starting again, as nothing was consumed");
+                self.link.stop();
+                self.entry = Entry::Start;
+                self.replaced += 1;
+                return Ok(Next::Pending);
+            }
+            other => other?,
+        };
+        match event {
+            Event::Pending => Ok(Next::Pending),
+            Event::Started { generation } => {
+                self.started(generation)?;
+                Ok(Next::Pending)
+            }
+            Event::Batch(delivered) => {
+                let at = (delivered.epoch, delivered.step);
+                if at != (self.cursor.epoch(), self.cursor.step()) {
+                    tracing::error!(?at, "a batch came out of sequence");
+                    self.link.stop();
+                    return Err(LoadError::ReaderLost);
+                }
+                match self.consume(&delivered) {
+                    Ok(()) => Ok(Next::Batch(delivered)),
+                    Err(error) => {
+                        // The batch was not handed out: whoever tries again gets it again.
+                        self.link.stop();
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_start_again(&self, error: &WireError) -> bool {
+        error.kind == ErrorKind::Superseded && self.is_untouched && self.replaced < REPLACED_MAX
+    }
+
+    /// The rank has its place in a generation.
+    fn started(&mut self, generation: u64) -> Result<(), LoadError> {
+        if self.entry != (Entry::Joined { generation }) {
+            self.is_untouched = true;
+        }
+        self.entry = Entry::Joined { generation };
+        self.cursor.set_generation(generation);
+        if let Some(ledger) = &mut self.ledger
+            && self.in_ledger != Some(generation)
+        {
+            let begun = ledger.begin(&self.cursor);
+            if begun.is_err() {
+                self.link.stop();
+            }
+            begun?;
+            self.in_ledger = Some(generation);
+        }
+        Ok(())
+    }
+
+    /// Moves the cursor past a batch, once nothing can keep it from being handed out.
+    fn consume(&mut self, delivered: &Delivered) -> Result<(), LoadError> {
+        let mut next = self.cursor.clone();
+        next.advance(self.steps());
+        let ends = next.epoch() != self.cursor.epoch();
+        let plan = if ends { plan_at(&self.plans, &next)? } else { Arc::clone(&self.plan) };
+        self.link.check()?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.hand_out(self.cursor.generation(), delivered, &self.contents)?;
+        }
+        self.link.took(next.epoch(), next.step());
+        (self.cursor, self.plan) = (next, plan);
+        (self.is_untouched, self.replaced) = (false, 0);
+        if ends {
+            self.link.epoch_ended();
+        }
+        self.handed_out += 1;
+        Ok(())
+    }
+
+    /// Where the loader stands.
+    pub fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// The plan of the epoch that it stands in.
+    pub fn plan(&self) -> &Arc<EpochPlan> {
+        &self.plan
+    }
+
+    /// The plan of any epoch: of the current one with its history, of another from its beginning.
+    pub fn plan_of(&self, epoch: u64) -> Result<Arc<EpochPlan>, LoadError> {
+        let mut cursor = self.cursor.clone();
+        if epoch != cursor.epoch() {
+            cursor.set_epoch(epoch);
+        }
+        Ok(plan_at(&self.plans, &cursor)?)
+    }
+
+    /// Steps of the whole epoch for this rank.
+    pub fn steps(&self) -> u64 {
+        self.plan.rank_steps(self.options.rank)
+    }
+
+    /// What becomes of a record.
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    /// The dataset, as a trainer knows it.
+    pub fn contents(&self) -> &Arc<Contents> {
+        &self.contents
+    }
+
+    /// Name of the job.
+    pub fn job(&self) -> &str {
+        &self.job.name
+    }
+
+    /// What it was told.
+    pub fn options(&self) -> &LoaderOptions {
+        &self.options
+    }
+
+    /// Moves to the beginning of `epoch`, except right after loading a token of it.
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), LoadError> {
+        let mut cursor = self.cursor.clone();
+        if cursor.set_epoch(epoch) {
+            self.plan = plan_at(&self.plans, &cursor)?;
+            self.link.stop();
+            if cursor.generation() != self.cursor.generation()
+                && let Entry::Joined { generation } = self.entry
+            {
+                self.entry = Entry::Move { from: generation };
+            }
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    /// Goes on from one token, or for `tail="uneven"` from the tokens of all ranks.
+    /// - `replay_missing`: ranks without a token deliver their part of the segment again.
+    ///
+    /// # Errors  The tokens do not fit; nothing is changed.
+    pub fn load(
+        &mut self,
+        tokens: &[Token],
+        replay_missing: bool,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<(), LoadError> {
+        let identity = self.cursor.identity().clone();
+        let start = start(&self.options);
+        let cursor = match tokens {
+            [token] if !(is_whole_world(token) || token.speaks_for.is_some() && replay_missing) => {
+                Cursor::resume(identity, start, token)?
+            }
+            tokens => {
+                let plans = &self.plans;
+                let rank_steps = |epoch, segments: &[Segment], world_size| {
+                    let plan = plans.plan(&identity, epoch, segments, world_size)?;
+                    let first = plan.first_step();
+                    Ok((0..world_size).map(|rank| plan.rank_steps(rank) - first).collect())
+                };
+                Cursor::resume_uneven(identity.clone(), start, tokens, replay_missing, rank_steps)?
+            }
+        };
+        let plan = plan_at(&self.plans, &cursor)?;
+        let identity = cursor.identity().clone();
+        let job = Job { identity, ..self.job.clone() };
+        let name = match job.identity == self.job.identity {
+            true => job.name.clone(),
+            // The token brings lanes of its own.
+            false => job_name(&self.options, &self.trainer, &job.identity)?,
+        };
+        let job = Job { name, ..job };
+        self.link.register(&job, progress)?;
+        (self.cursor, self.plan, self.job) = (cursor, plan, job);
+        // The same token may be loaded twice: that is a generation each time.
+        (self.entry, self.in_ledger) = (Entry::Start, None);
+        Ok(())
+    }
+
+    /// Goes on where all ranks of the job stand, as the coordinator knows; at the beginning if the
+    /// job has not started.
+    ///
+    /// # Errors  There is no coordinator; the job has no such place; nobody answers.
+    pub fn load_latest(
+        &mut self,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<(), LoadError> {
+        match self.link.latest(&self.job, progress)? {
+            Some(token) => self.load(&[token], false, progress),
+            None => Ok(()),
+        }
+    }
+
+    /// Equal on all ranks that were started alike.
+    pub fn plan_digest(&self) -> Digest {
+        self.cursor.plan_digest(self.options.limit)
+    }
+
+    /// What it holds and has done.
+    pub fn stats(&self) -> LoaderStats {
+        let budget = self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        LoaderStats {
+            batches: self.handed_out,
+            prefetch: self.link.stats(),
+            memory_budget_bytes: budget,
+            copied_batches: self.link.copied(),
+            source: self.link.source(),
+        }
+    }
+}
+
+/// Whether one token of an uneven job speaks for all of its ranks.
+fn is_whole_world(token: &Token) -> bool {
+    matches!(token.speaks_for, Some((_, 1)))
+}
+
+fn start(options: &LoaderOptions) -> Start {
+    let LoaderOptions { lanes, batch_size, rank, world_size, .. } = *options;
+    Start { lanes, batch_size, rank, world_size }
+}
+
+fn open_link(
+    setting: Setting,
+    control_of: ControlOf,
+    progress: Progress<'_>,
+) -> Result<Opened, LoadError> {
+    if setting.options.cluster.is_some() {
+        let (cluster, contents) = Cluster::open(setting, progress)?;
+        return Ok((Link::Cluster(Box::new(cluster)), contents));
+    }
+    let options = &setting.options;
+    if let Some(name) = &options.dataset {
+        let message = format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
+        return Err(LoadError::Option(message));
+    }
+    let mut scanning = |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
+    let dataset =
+        Dataset::open(&options.files, options.compression, &options.cache, &mut scanning)?;
+    let contents = Contents::of("", options.compression, &dataset);
+    let here = Here::embedded(setting, control_of, Arc::new(dataset));
+    Ok((Link::Here(Box::new(here)), contents))
+}
+
+fn identity(
+    options: &LoaderOptions,
+    contents: &Contents,
+    schema: &Schema,
+    lanes: u64,
+) -> JobIdentity {
+    JobIdentity {
+        shuffle: Shuffle {
+            content: contents.digest,
+            seed: options.seed,
+            enabled: options.shuffle,
+            window: options.shuffle_window,
+            interleave: options.interleave,
+            block_length: options.block_length,
+        },
+        lanes,
+        tail: options.tail,
+        operators: schema.operators().to_owned(),
+        decoder: schema.decoder().to_owned(),
+    }
+}
+
+/// The name that a job's ranks share: theirs, or of their run and what they read.
+fn job_name(
+    options: &LoaderOptions,
+    trainer: &str,
+    identity: &JobIdentity,
+) -> Result<String, LoadError> {
+    if let Some(name) = &options.job {
+        return Ok(name.clone());
+    }
+    let Some(cluster) = &options.cluster else {
+        return Ok("local".into());
+    };
+    let digest = identity.digest().to_string();
+    match &cluster.run {
+        Some(run) => Ok(format!("{run}-{}", &digest[..12])),
+        None if options.world_size == 1 => Ok(format!("solo-{trainer}-{}", &digest[..12])),
+        None => Err(LoadError::Option(format!(
+            "the {} ranks must share a job: pass job= with the same name on every rank, or run= with \
+             the same id; torchrun and Slurm set one by themselves",
+            options.world_size
+        ))),
+    }
+}
+
+/// The plan of the cursor's epoch.
+fn plan_at(plans: &Plans, cursor: &Cursor) -> Result<Arc<EpochPlan>, shardfeed_plan::PlanError> {
+    let world_size = cursor.start().world_size;
+    plans.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)
+}
+
+/// Where reading starts, `in_hand` batches after the cursor.
+fn place(
+    cursor: &Cursor,
+    plans: &Plans,
+    rank: u64,
+    entry: Entry,
+    in_hand: usize,
+) -> Result<Place, LoadError> {
+    let (epoch, step) = (cursor.epoch(), cursor.step());
+    let segments = cursor.segments().to_vec();
+    let intent = match entry {
+        Entry::Start => {
+            // A generation is one more than that of the token that it began with.
+            let token_generation = cursor.generation().checked_sub(1);
+            Intent::Start { token_generation, epoch, segments }
+        }
+        Entry::Move { from } => Intent::Move { from, epoch, segments },
+        Entry::Joined { generation } => Intent::Reconnect { generation, epoch, step },
+    };
+    let mut ahead = cursor.clone();
+    for _ in 0..in_hand {
+        let steps = plan_at(plans, &ahead)?.rank_steps(rank);
+        ahead.advance(steps);
+    }
+    let (epoch, step) = (ahead.epoch(), ahead.step());
+    Ok(Place { intent, epoch, segments: ahead.segments().to_vec(), step })
+}

@@ -1,0 +1,220 @@
+//! The pool that slots are taken from and return to.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::region::{Backing, Region, RegionId};
+use crate::slot::Slot;
+
+/// Slots grow in steps of this, so that batches of slightly different size fit the same ones.
+const SLOT_STEP_BYTES: usize = 64 << 10;
+
+/// Memory of finished batches. Free slots are kept for reuse, at most `keep` of them; a trainer
+/// that holds on to batches gets further slots, so it never waits for itself.
+///
+/// A sealed pool serves one peer: a peer that has mapped a region can read whatever is written there
+/// later.
+#[derive(Clone, Debug)]
+pub struct SlotPool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    keep: usize,
+    backing: Backing,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Region>,
+    stats: SlotPoolStats,
+    /// Sealed regions let go and not yet asked for: eight bytes for each that ever existed, at most.
+    retired: Vec<RegionId>,
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotPoolStats {
+    /// Slots that exist, free and in use.
+    pub slots: usize,
+    /// Bytes of these.
+    pub bytes: usize,
+    /// Slots in use: being written, ready, or viewed by a trainer's arrays.
+    pub in_use: usize,
+    /// Times a slot was mapped anew because no free one was large enough.
+    pub mapped_total: u64,
+}
+
+impl SlotPool {
+    /// An empty pool that keeps at most `keep` free slots, in this process's own memory.
+    pub fn new(keep: usize) -> Self {
+        Self::backed(keep, Backing::Anonymous)
+    }
+
+    /// An empty pool that keeps at most `keep` free slots, each a memfd that another process may
+    /// map: see [`SharedSlot::region`](crate::SharedSlot::region).
+    pub fn sealed(keep: usize) -> Self {
+        Self::backed(keep, Backing::Sealed)
+    }
+
+    fn backed(keep: usize, backing: Backing) -> Self {
+        Self { shared: Arc::new(Shared { keep, backing, state: Mutex::default() }) }
+    }
+
+    /// A slot of at least `bytes`. Its content is whatever was there before.
+    ///
+    /// # Errors  The system has no memory or, for a sealed pool, no descriptor for it.
+    pub fn take(&self, bytes: usize) -> io::Result<Slot> {
+        let region = match self.shared.take_free(bytes) {
+            Some(region) => region,
+            None => {
+                // One more step than asked for: the next batch may be a little larger.
+                let size = bytes.max(1).next_multiple_of(SLOT_STEP_BYTES) + bytes / 8;
+                let region = Region::new(self.shared.backing, size)?;
+                let mut state = self.shared.lock();
+                state.stats.slots += 1;
+                state.stats.in_use += 1;
+                state.stats.bytes += region.len();
+                state.stats.mapped_total += 1;
+                region
+            }
+        };
+        Ok(Slot::new(region, Arc::clone(&self.shared)))
+    }
+
+    /// The regions that this pool has unmapped since it was last asked, so that a peer can unmap
+    /// them too: until it does, it keeps their memory. Some may never have been shown to it.
+    pub fn take_retired(&self) -> Vec<RegionId> {
+        std::mem::take(&mut self.shared.lock().retired)
+    }
+
+    /// What the pool holds now.
+    pub fn stats(&self) -> SlotPoolStats {
+        self.shared.lock().stats
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The smallest free region that is large enough.
+    fn take_free(&self, bytes: usize) -> Option<Region> {
+        let mut state = self.lock();
+        let best = (0..state.free.len())
+            .filter(|&index| state.free[index].len() >= bytes)
+            .min_by_key(|&index| state.free[index].len())?;
+        state.stats.in_use += 1;
+        Some(state.free.swap_remove(best))
+    }
+
+    /// Takes a region back, for another batch if there is room for it.
+    pub(crate) fn give_back(&self, region: Region) {
+        let mut state = self.lock();
+        state.stats.in_use -= 1;
+        if state.free.len() < self.keep {
+            state.free.push(region);
+            return;
+        }
+        // The smallest goes: larger ones fit more batches.
+        let smallest = (0..state.free.len()).min_by_key(|&index| state.free[index].len());
+        let unmapped = match smallest {
+            Some(index) if state.free[index].len() < region.len() => {
+                std::mem::replace(&mut state.free[index], region)
+            }
+            _ => region,
+        };
+        self.let_go(state, unmapped);
+    }
+
+    /// Takes a region out of the pool for good.
+    pub(crate) fn retire(&self, region: Region) {
+        let mut state = self.lock();
+        state.stats.in_use -= 1;
+        self.let_go(state, region);
+    }
+
+    fn let_go(&self, mut state: MutexGuard<'_, State>, region: Region) {
+        state.stats.slots -= 1;
+        state.stats.bytes -= region.len();
+        state.retired.extend(region.id());
+        // Unmapping takes long enough that others should not wait for it.
+        drop(state);
+        drop(region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pools(keep: usize) -> [SlotPool; 2] {
+        [SlotPool::new(keep), SlotPool::sealed(keep)]
+    }
+
+    #[test]
+    fn a_dropped_slot_is_taken_again() {
+        for pool in pools(2) {
+            let slot = pool.take(100_000).unwrap().share();
+            let (base, id) = (slot.base(), slot.region().map(|region| region.id));
+            drop(slot);
+            let again = pool.take(90_000).unwrap().share();
+            assert_eq!((again.base(), again.region().map(|region| region.id)), (base, id));
+            assert_eq!(pool.stats().mapped_total, 1);
+            assert_eq!(pool.take_retired(), []);
+        }
+    }
+
+    #[test]
+    fn a_trainer_that_holds_every_batch_gets_more_and_leaves_nothing_behind() {
+        for pool in pools(2) {
+            let held: Vec<_> = (0..10).map(|_| pool.take(1).unwrap().share()).collect();
+            assert_eq!((pool.stats().slots, pool.stats().in_use), (10, 10));
+            drop(held);
+            let stats = pool.stats();
+            assert_eq!((stats.slots, stats.in_use), (2, 0));
+            assert!(stats.bytes <= 2 * SLOT_STEP_BYTES);
+        }
+    }
+
+    #[test]
+    fn larger_slots_push_out_smaller_ones_which_are_told() {
+        let pool = SlotPool::sealed(1);
+        let (small, large) = (pool.take(1).unwrap().share(), pool.take(1 << 20).unwrap());
+        let small_id = small.region().unwrap().id;
+        drop(small);
+        assert_eq!(pool.take_retired(), []);
+        drop(large);
+        assert_eq!(pool.take_retired(), [small_id]);
+        assert_eq!(pool.take_retired(), []);
+        pool.take(1 << 20).unwrap();
+        assert_eq!(pool.stats().mapped_total, 2);
+    }
+
+    #[test]
+    fn a_retired_slot_is_never_taken_again() {
+        for pool in pools(2) {
+            let slot = pool.take(1).unwrap().share();
+            let id = slot.region().map(|region| region.id);
+            slot.retire();
+            assert_eq!(pool.stats(), SlotPoolStats { mapped_total: 1, ..Default::default() });
+            assert_eq!(pool.take_retired(), Vec::from_iter(id));
+            let next = pool.take(1).unwrap().share();
+            assert!(id.is_none() || next.region().map(|region| region.id) != id);
+        }
+    }
+
+    #[test]
+    fn slots_outlive_their_pool() {
+        for pool in pools(2) {
+            let mut slot = pool.take(10).unwrap();
+            drop(pool);
+            slot.bytes_mut()[..10].fill(7);
+            drop(slot.share());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The memory of one slot: private to this process, or a sealed memfd that another one may map.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+
+/// What `/proc/PID/maps` and `ls -l /proc/PID/fd` call a region. It is in no file system.
+const MEMFD_NAME: &str = "shardfeed-slot";
+
+/// Names a region of a sealed pool. Unique in the process that made it, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u64);
+
+impl fmt::Display for RegionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {}", self.0)
+    }
+}
+
+/// What another process needs to map a region.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionHandle<'a> {
+    /// The name to announce it by; a descriptor needs to be sent only once.
+    pub id: RegionId,
+    /// Bytes, to be announced with it; they never change.
+    pub size_bytes: usize,
+    /// The memfd.
+    pub fd: BorrowedFd<'a>,
+}
+
+/// Where a pool gets its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Pages of this process.
+    Anonymous,
+    /// A memfd for each region, of a size that is sealed.
+    Sealed,
+}
+
+/// Memory that is unmapped, and its descriptor closed, when dropped.
+#[derive(Debug)]
+pub(crate) struct Region {
+    map: MmapRaw,
+    sealed: Option<(RegionId, OwnedFd)>,
+}
+
+impl Region {
+    pub(crate) fn new(backing: Backing, size_bytes: usize) -> io::Result<Self> {
+        match backing {
+            Backing::Anonymous => {
+                Ok(Self { map: MmapMut::map_anon(size_bytes)?.into(), sealed: None })
+            }
+            Backing::Sealed => {
+                let fd = sealed_memfd(size_bytes)?;
+                let map = MmapRaw::map_raw(&fd)?;
+                Ok(Self { map, sealed: Some((next_id(), fd)) })
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
+    }
+
+    pub(crate) fn id(&self) -> Option<RegionId> {
+        self.sealed.as_ref().map(|(id, _)| *id)
+    }
+
+    pub(crate) fn handle(&self) -> Option<RegionHandle<'_>> {
+        let (id, fd) = self.sealed.as_ref()?;
+        Some(RegionHandle { id: *id, size_bytes: self.len(), fd: fd.as_fd() })
+    }
+}
+
+fn next_id() -> RegionId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    RegionId(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A memfd that keeps its size whatever its holders do, so that none can make another one's reads
+/// fail with SIGBUS.
+fn sealed_memfd(size_bytes: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match memfd_create(MEMFD_NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know the flag; some hosts allow no memfd without it.
+        Err(Errno::INVAL) => memfd_create(MEMFD_NAME, flags)?,
+        other => other?,
+    };
+    ftruncate(&fd, size_bytes as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{fcntl_get_seals, fstat};
+
+    use super::*;
+
+    #[test]
+    fn a_sealed_region_can_neither_shrink_nor_grow_nor_be_sealed_further() {
+        let region = Region::new(Backing::Sealed, 100_000).unwrap();
+        let handle = region.handle().unwrap();
+        assert_eq!((handle.size_bytes, region.len()), (100_000, 100_000));
+        assert_eq!(fstat(handle.fd).unwrap().st_size, 100_000);
+        let seals = fcntl_get_seals(handle.fd).unwrap();
+        assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL), "{seals:?}");
+        assert_eq!(ftruncate(handle.fd, 1), Err(Errno::PERM));
+        assert_eq!(ftruncate(handle.fd, 200_000), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(handle.fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn ids_are_unique_and_private_regions_have_none() {
+        let sealed = || Region::new(Backing::Sealed, 1).unwrap().id().unwrap();
+        assert_ne!(sealed(), sealed());
+        assert!(Region::new(Backing::Anonymous, 1).unwrap().handle().is_none());
+    }
+}

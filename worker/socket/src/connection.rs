@@ -1,0 +1,94 @@
+//! A connection between worker and trainer.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::error::SocketError;
+use crate::peer::Peer;
+use crate::preamble::Versions;
+use crate::receiver::Receiver;
+use crate::sender::Sender;
+
+/// Sends messages `Out` and receives messages `In`, over a unix socket whose other end said that it
+/// is shardfeed, too. The connection ends when it is dropped, split or not: with the last half.
+#[derive(Debug)]
+pub struct Connection<Out, In> {
+    sender: Sender<Out>,
+    receiver: Receiver<In>,
+    peer: Peer,
+    version: u8,
+}
+
+impl<Out, In> Connection<Out, In> {
+    pub(crate) fn new(socket: OwnedFd, peer: Peer, version: u8) -> Self {
+        let socket = Arc::new(socket);
+        let sender = Sender::new(Arc::clone(&socket));
+        Self { sender, receiver: Receiver::new(socket), peer, version }
+    }
+
+    /// Two connected ends in this process, for tests and measurements.
+    ///
+    /// # Errors  This process can have no more descriptors.
+    pub fn pair() -> io::Result<(Self, Connection<In, Out>)> {
+        let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (one, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None)?;
+        let peer = Peer::of(&one)?;
+        let version = Versions::OURS.max;
+        Ok((Self::new(one, peer, version), Connection::new(other, peer, version)))
+    }
+
+    /// Who connected or, for the side that connected, who listens.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// The highest version that both sides speak.
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// Its halves, for two threads.
+    pub fn split(self) -> (Sender<Out>, Receiver<In>) {
+        (self.sender, self.receiver)
+    }
+
+    /// Ends the connection: see [`Sender::shutdown`].
+    pub fn shutdown(&self) {
+        self.sender.shutdown();
+    }
+}
+
+impl<Out: Message, In: Message + Default> Connection<Out, In> {
+    /// Sends a message: see [`Sender::send`].
+    ///
+    /// # Errors  See [`SocketError`].
+    pub fn send(
+        &self,
+        message: &Out,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), SocketError> {
+        self.sender.send(message, descriptor)
+    }
+
+    /// Receives a message: see [`Receiver::recv`].
+    ///
+    /// # Errors  See [`SocketError`].
+    pub fn recv(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
+        self.receiver.recv(timeout)
+    }
+
+    /// Receives a message that has come: see [`Receiver::try_recv`].
+    ///
+    /// # Errors  See [`SocketError`].
+    pub fn try_recv(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
+        self.receiver.try_recv()
+    }
+}

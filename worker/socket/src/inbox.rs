@@ -1,0 +1,259 @@
+//! Bytes and descriptors that came, and the frames they make. No system calls.
+//!
+//! Linux gives the descriptors of a `sendmsg` to the `recvmsg` that reads its first byte. That call
+//! may begin with bytes sent before, but ends with those of the same `sendmsg` at the latest. So one
+//! call brings the descriptors of one `sendmsg`, and a frame's own came with the very call that
+//! brought its first byte.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use crate::error::SocketError;
+use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES, Header};
+
+/// Bytes asked for at a time: some hundred small frames. A larger frame gets a larger buffer until
+/// it is taken.
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// All initialized; `unread` of it came and is not yet taken.
+    buffer: Vec<u8>,
+    unread: Range<usize>,
+    /// Place of the first unread byte in the stream.
+    at: u64,
+    /// Not yet taken, in order. At most two: see [`Inbox::check_descriptors`].
+    descriptors: VecDeque<Arrival>,
+}
+
+/// A descriptor, and the bytes that came in the same call, by their place in the stream.
+#[derive(Debug)]
+struct Arrival {
+    descriptor: OwnedFd,
+    came_with: Range<u64>,
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer: vec![0; BUFFER_BYTES],
+            unread: 0..0,
+            at: 0,
+            descriptors: VecDeque::with_capacity(2),
+        }
+    }
+
+    /// Room to receive into, at least to the end of the frame that has begun to come.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.unread.start > 0 {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        // The length was checked when the header was found incomplete.
+        let wanted = self.header().map_or(HEADER_BYTES, Header::frame_bytes).max(BUFFER_BYTES);
+        if self.buffer.len() < wanted {
+            self.buffer.resize(wanted, 0);
+        } else if self.buffer.len() > wanted && self.unread.len() < wanted {
+            self.buffer.truncate(wanted);
+            self.buffer.shrink_to_fit();
+        }
+        &mut self.buffer[self.unread.end..]
+    }
+
+    /// Notes that one call filled `count` bytes of the room, and what came with them.
+    pub(crate) fn received(&mut self, count: usize, descriptor: Option<OwnedFd>) {
+        let from = self.at + self.unread.len() as u64;
+        self.unread.end += count;
+        let came_with = from..from + count as u64;
+        self.descriptors.extend(descriptor.map(|descriptor| Arrival { descriptor, came_with }));
+    }
+
+    /// The next frame, if all of it came.
+    pub(crate) fn take(&mut self) -> Result<Option<Frame<'_>>, SocketError> {
+        let Some(header) = self.header() else {
+            self.check_descriptors(None)?;
+            return Ok(None);
+        };
+        if header.body_bytes > FRAME_BYTES_MAX {
+            return Err(SocketError::Oversize { bytes: header.body_bytes });
+        }
+        if self.unread.len() < header.frame_bytes() {
+            self.check_descriptors(Some(header))?;
+            return Ok(None);
+        }
+        let descriptor = self.take_descriptor(header)?;
+        let end = self.unread.start + header.frame_bytes();
+        let body = self.unread.start + HEADER_BYTES..end;
+        self.unread.start = end;
+        self.at += header.frame_bytes() as u64;
+        Ok(Some(Frame { body: &self.buffer[body], descriptor }))
+    }
+
+    fn header(&self) -> Option<Header> {
+        let bytes = self.buffer[self.unread.clone()].first_chunk()?;
+        Some(Header::decode(*bytes))
+    }
+
+    /// The descriptor of the frame that begins at `at`.
+    fn take_descriptor(&mut self, header: Header) -> Result<Option<OwnedFd>, SocketError> {
+        let own = match self.descriptors.front() {
+            _ if !header.descriptor => None,
+            Some(arrival) if arrival.came_with.contains(&self.at) => self.descriptors.pop_front(),
+            _ => return Err(SocketError::NoDescriptor),
+        };
+        // One that came before the next frame begins was announced by this one or by none.
+        let next = self.at + header.frame_bytes() as u64;
+        match self.descriptors.front() {
+            Some(arrival) if arrival.came_with.end <= next => Err(SocketError::SurplusDescriptor),
+            _ => Ok(own.map(|arrival| arrival.descriptor)),
+        }
+    }
+
+    /// Refuses descriptors that cannot be those of the frame that is still coming, so that a peer
+    /// that sends one with each byte of it cannot use up all that this process may have.
+    fn check_descriptors(&self, header: Option<Header>) -> Result<(), SocketError> {
+        let announced = header.is_none_or(|header| header.descriptor);
+        let fine = |arrival: &Arrival| announced && arrival.came_with.contains(&self.at);
+        match self.descriptors.iter().all(fine) {
+            true => Ok(()),
+            false => Err(SocketError::SurplusDescriptor),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn descriptor() -> OwnedFd {
+        File::open("/dev/null").unwrap().into()
+    }
+
+    fn frame(body: &[u8], descriptor: bool) -> Vec<u8> {
+        let header = Header { body_bytes: body.len(), descriptor }.encode();
+        [&header, body].concat()
+    }
+
+    fn put(inbox: &mut Inbox, bytes: &[u8], descriptor: Option<OwnedFd>) {
+        inbox.room()[..bytes.len()].copy_from_slice(bytes);
+        inbox.received(bytes.len(), descriptor);
+    }
+
+    /// What Linux brings of `sent` in one call of at most `room` bytes.
+    fn call(
+        sent: &mut VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+        room: usize,
+    ) -> (Vec<u8>, Option<OwnedFd>) {
+        let mut bytes = Vec::new();
+        while bytes.len() < room {
+            let Some((message, descriptor)) = sent.front_mut() else {
+                break;
+            };
+            let descriptor = descriptor.take();
+            let count = message.len().min(room - bytes.len());
+            bytes.extend(message.drain(..count));
+            if message.is_empty() {
+                sent.pop_front();
+            }
+            if descriptor.is_some() {
+                return (bytes, descriptor);
+            }
+        }
+        (bytes, None)
+    }
+
+    #[test]
+    fn descriptors_stay_with_their_frames_however_the_stream_is_cut() {
+        for room in [1, 2, 3, 4, 5, 7, 11, 64, 1000, BUFFER_BYTES] {
+            let mut sent = VecDeque::new();
+            let mut expected = VecDeque::new();
+            for index in 0_usize..300 {
+                let body = vec![index as u8; index * 7 % 61];
+                let own = (index % 3 == 0 || index % 7 == 0).then(descriptor);
+                expected.push_back((body.clone(), own.as_ref().map(AsRawFd::as_raw_fd)));
+                sent.push_back((frame(&body, own.is_some()), own));
+            }
+            let mut inbox = Inbox::new();
+            let mut kept = Vec::new();
+            while !sent.is_empty() {
+                let (bytes, own) = call(&mut sent, room);
+                put(&mut inbox, &bytes, own);
+                while let Some(frame) = inbox.take().unwrap() {
+                    let number = frame.descriptor.as_ref().map(AsRawFd::as_raw_fd);
+                    assert_eq!(expected.pop_front().unwrap(), (frame.body.to_vec(), number));
+                    kept.extend(frame.descriptor);
+                }
+            }
+            assert!(expected.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_large_frame_gets_a_larger_buffer_until_it_is_taken() {
+        let body = vec![7; 3 * BUFFER_BYTES];
+        let bytes = frame(&body, false);
+        let mut inbox = Inbox::new();
+        for part in bytes.chunks(40_000) {
+            assert!(inbox.take().unwrap().is_none());
+            put(&mut inbox, part, None);
+        }
+        assert_eq!(inbox.take().unwrap().unwrap().body, body);
+        assert_eq!(inbox.room().len(), BUFFER_BYTES);
+    }
+
+    #[test]
+    fn a_length_over_the_bound_is_refused_before_anything_is_allocated() {
+        let mut inbox = Inbox::new();
+        put(&mut inbox, &(FRAME_BYTES_MAX as u32 + 1).to_le_bytes(), None);
+        let error = inbox.take().unwrap_err();
+        assert!(matches!(error, SocketError::Oversize { bytes } if bytes == FRAME_BYTES_MAX + 1));
+        assert_eq!(inbox.buffer.len(), BUFFER_BYTES);
+    }
+
+    #[test]
+    fn a_descriptor_that_is_announced_and_does_not_come_is_missed() {
+        let mut inbox = Inbox::new();
+        put(&mut inbox, &frame(b"a", true), None);
+        assert!(matches!(inbox.take(), Err(SocketError::NoDescriptor)));
+        // The next frame's does not do.
+        let mut inbox = Inbox::new();
+        put(&mut inbox, &frame(b"a", true), None);
+        put(&mut inbox, &frame(b"b", true), Some(descriptor()));
+        assert!(matches!(inbox.take(), Err(SocketError::NoDescriptor)));
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_announced_is_refused() {
+        let surplus =
+            |inbox: &mut Inbox| matches!(inbox.take(), Err(SocketError::SurplusDescriptor));
+        // With a frame that has none.
+        let mut inbox = Inbox::new();
+        put(&mut inbox, &frame(b"a", false), Some(descriptor()));
+        assert!(surplus(&mut inbox));
+        // Behind the first byte of a frame, whether it has its own or not; while it is incomplete.
+        for (announced, own) in [(false, None), (true, Some(descriptor()))] {
+            let bytes = frame(b"abcdef", announced);
+            let mut inbox = Inbox::new();
+            put(&mut inbox, &bytes[..5], own);
+            assert!(inbox.take().unwrap().is_none());
+            put(&mut inbox, &bytes[5..7], Some(descriptor()));
+            assert!(surplus(&mut inbox));
+        }
+        // In the middle of a header.
+        let mut inbox = Inbox::new();
+        put(&mut inbox, &[1], None);
+        put(&mut inbox, &[0], Some(descriptor()));
+        assert!(surplus(&mut inbox));
+    }
+}

@@ -1,0 +1,33 @@
+//! The trainer socket, both sides: frames, the descriptors that travel with them, the handshake.
+//!
+//! A worker [binds](Listener::bind) a unix socket, a trainer [connects](connect) to it; each tells
+//! the other who it is and which versions it speaks, then both send frames: one message each, with
+//! at most one descriptor. Everything blocks its thread, for at most a time that the caller says.
+//! This crate must never know which messages there are, or what a descriptor is for.
+//!
+//! Start at [`Connection`].
+#![forbid(unsafe_code)]
+
+mod connect;
+mod connection;
+mod error;
+mod frame;
+mod inbox;
+mod listener;
+mod peer;
+mod preamble;
+mod receiver;
+mod sender;
+mod socket_path;
+mod wire;
+
+pub use connect::{ConnectError, ConnectOptions, connect};
+pub use connection::Connection;
+pub use error::SocketError;
+pub use frame::FRAME_BYTES_MAX;
+pub use listener::{AcceptError, BindError, Incoming, ListenOptions, Listener};
+pub use peer::{Allow, Peer};
+pub use preamble::{HandshakeError, Versions};
+pub use receiver::Receiver;
+pub use sender::{SEND_TIMEOUT, Sender};
+pub use socket_path::SOCKET_PATH_BYTES_MAX;

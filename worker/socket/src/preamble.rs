@@ -1,0 +1,166 @@
+//! What each side sends before any frame, so that garbage is never parsed.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::error::SocketError;
+use crate::wire::{self, Deadline};
+
+/// Magic, lowest and highest version, and five bytes that are sent as zero and not looked at.
+const PREAMBLE_BYTES: usize = 16;
+const MAGIC: &[u8; 9] = b"shardfeed";
+
+/// Versions of the protocol that one side speaks, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// The lowest.
+    pub min: u8,
+    /// The highest.
+    pub max: u8,
+}
+
+impl Versions {
+    /// Those of this build.
+    pub const OURS: Self = Self { min: 1, max: 1 };
+
+    /// The highest version of both.
+    pub fn common(self, other: Self) -> Option<u8> {
+        let highest = self.max.min(other.max);
+        (highest >= self.min.max(other.min)).then_some(highest)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.min == self.max {
+            true => write!(f, "version {}", self.max),
+            false => write!(f, "versions {} to {}", self.min, self.max),
+        }
+    }
+}
+
+/// Why a peer is not one to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// It said nothing, or too little.
+    #[error("the other side did not say who it is in {} ms", .waited.as_millis())]
+    Silent {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// It left before it had said anything.
+    #[error("the other side closed the connection before it said who it is")]
+    Closed,
+    /// It speaks something else.
+    #[error("the other side is not shardfeed: it began with {began_with}")]
+    NotShardfeed {
+        /// Its first bytes, escaped and quoted.
+        began_with: String,
+    },
+    /// There is no version that both speak.
+    #[error(
+        "the other side speaks {theirs} of the trainer protocol, this side {ours}: \
+         upgrade the older one"
+    )]
+    Version {
+        /// What this side speaks.
+        ours: Versions,
+        /// What the other side speaks.
+        theirs: Versions,
+    },
+    /// The system refused.
+    #[error("shake hands on the trainer socket: {source}")]
+    Io {
+        /// What it says.
+        source: io::Error,
+    },
+}
+
+/// Tells the peer who this is, and reads who it is. Returns the version to use.
+pub(crate) fn exchange(
+    socket: BorrowedFd<'_>,
+    ours: Versions,
+    timeout: Duration,
+) -> Result<u8, HandshakeError> {
+    let sent = wire::send(socket, &encode(ours), None).map_err(|error| match error {
+        SocketError::Io { source, .. } => HandshakeError::Io { source },
+        _ => HandshakeError::Closed,
+    });
+    match sent {
+        Ok(PREAMBLE_BYTES) => {}
+        Ok(_) => return Err(HandshakeError::Io { source: Errno::AGAIN.into() }),
+        // One that said what is wrong and left is to be heard.
+        Err(HandshakeError::Closed) => {}
+        Err(error) => return Err(error),
+    }
+    let theirs = decode(&read(socket, timeout)?);
+    ours.common(theirs).ok_or(HandshakeError::Version { ours, theirs })
+}
+
+fn encode(versions: Versions) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+    bytes[MAGIC.len()] = versions.min;
+    bytes[MAGIC.len() + 1] = versions.max;
+    bytes
+}
+
+fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Versions {
+    Versions { min: bytes[MAGIC.len()], max: bytes[MAGIC.len() + 1] }
+}
+
+/// Reads the peer's preamble and nothing behind it, and gives up at the first wrong byte.
+fn read(socket: BorrowedFd<'_>, timeout: Duration) -> Result<[u8; PREAMBLE_BYTES], HandshakeError> {
+    let deadline = Deadline::after(timeout);
+    let mut bytes = [0; PREAMBLE_BYTES];
+    let mut have = 0;
+    while have < PREAMBLE_BYTES {
+        match recv(socket, &mut bytes[have..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(HandshakeError::Closed),
+            Ok((_, count)) => have += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let ready = wire::wait(socket, PollFlags::IN, deadline);
+                if !ready.map_err(|errno| HandshakeError::Io { source: errno.into() })? {
+                    return Err(HandshakeError::Silent { waited: timeout });
+                }
+            }
+            Err(errno) => return Err(HandshakeError::Io { source: errno.into() }),
+        }
+        let magic = have.min(MAGIC.len());
+        if bytes[..magic] != MAGIC[..magic] {
+            let began_with = format!("\"{}\"", bytes[..have].escape_ascii());
+            return Err(HandshakeError::NotShardfeed { began_with });
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_common_version_is_used() {
+        let versions = |min, max| Versions { min, max };
+        assert_eq!(versions(1, 3).common(versions(2, 5)), Some(3));
+        assert_eq!(versions(2, 5).common(versions(1, 3)), Some(3));
+        assert_eq!(versions(1, 1).common(versions(1, 1)), Some(1));
+        assert_eq!(versions(1, 2).common(versions(3, 4)), None);
+        // A range that is none.
+        assert_eq!(versions(1, 5).common(versions(4, 2)), None);
+    }
+
+    #[test]
+    fn the_preamble_is_what_the_protocol_says() {
+        let bytes = encode(Versions { min: 2, max: 7 });
+        assert_eq!(&bytes, b"shardfeed\x02\x07\0\0\0\0\0");
+        assert_eq!(decode(&bytes), Versions { min: 2, max: 7 });
+    }
+}

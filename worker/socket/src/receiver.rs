@@ -1,0 +1,92 @@
+//! The receiving half of a connection.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustix::event::PollFlags;
+
+use crate::error::SocketError;
+use crate::inbox::Inbox;
+use crate::wire::{self, Deadline, Received};
+
+/// Receives messages, in the order they were sent.
+#[derive(Debug)]
+pub struct Receiver<In> {
+    socket: Arc<OwnedFd>,
+    inbox: Inbox,
+    /// The stream has ended, or is not what it should be.
+    ended: bool,
+    message: PhantomData<fn() -> In>,
+}
+
+impl<In> Receiver<In> {
+    pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, inbox: Inbox::new(), ended: false, message: PhantomData }
+    }
+}
+
+impl<In> AsFd for Receiver<In> {
+    /// To wait for more than one connection. Messages may have been received already:
+    /// [`try_recv`](Receiver::try_recv) until it returns none, then wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl<In: Message + Default> Receiver<In> {
+    /// The next message, and the descriptor that was sent with it; none if `timeout` passes without
+    /// a whole one. `Duration::MAX` waits for ever.
+    ///
+    /// # Errors  See [`SocketError`]: what follows is lost, and the next call says `Closed`.
+    pub fn recv(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
+        // Reading the clock can wait until there is nothing to receive.
+        let mut deadline = None;
+        loop {
+            if let Some(message) = self.try_recv()? {
+                return Ok(Some(message));
+            }
+            let deadline = *deadline.get_or_insert_with(|| Deadline::after(timeout));
+            let ready = wire::wait(self.socket.as_fd(), PollFlags::IN, deadline);
+            if !ready.map_err(|errno| SocketError::io("wait to receive", errno))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next message if all of it has come; never waits.
+    ///
+    /// # Errors  As [`recv`](Self::recv).
+    pub fn try_recv(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
+        if self.ended {
+            return Err(SocketError::Closed);
+        }
+        let next = self.next_message();
+        if next.is_err() {
+            self.ended = true;
+            wire::end(self.socket.as_fd());
+        }
+        next
+    }
+
+    fn next_message(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
+        loop {
+            if let Some(frame) = self.inbox.take()? {
+                let frame_bytes = frame.body.len();
+                let message = In::decode(frame.body)
+                    .map_err(|source| SocketError::Undecodable { frame_bytes, source })?;
+                return Ok(Some((message, frame.descriptor)));
+            }
+            match wire::receive(self.socket.as_fd(), self.inbox.room())? {
+                Received::Nothing => return Ok(None),
+                Received::Bytes { count, descriptor } => self.inbox.received(count, descriptor),
+                Received::End => return Err(SocketError::Closed),
+            }
+        }
+    }
+}

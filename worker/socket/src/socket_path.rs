@@ -1,0 +1,32 @@
+//! The socket's place in the file system.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Bytes that the path of a unix socket may have on Linux.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Socket,
+    Other,
+}
+
+pub(crate) fn is_too_long(path: &Path) -> bool {
+    path.as_os_str().as_bytes().len() > SOCKET_PATH_BYTES_MAX
+}
+
+/// What is at `path`, which is not followed if it is a link.
+pub(crate) fn look(path: &Path) -> io::Result<Found> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => Ok(Found::Socket),
+        Ok(_) => Ok(Found::Other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,285 @@
+//! Finding each other: the socket's file, who connects, and what each side says first.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use common::{Note, Notes, PATIENCE, PREAMBLE, listener, until};
+use shardfeed_socket::{
+    AcceptError, BindError, ConnectError, ConnectOptions, HandshakeError, Incoming, ListenOptions,
+    Listener, SocketError, Versions, connect,
+};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+fn dial(path: &Path) -> Result<Notes, ConnectError> {
+    connect(path, &ConnectOptions { timeout: PATIENCE, ..Default::default() })
+}
+
+fn bind(path: &Path) -> Result<Listener, BindError> {
+    Listener::bind(path, ListenOptions::default())
+}
+
+fn next(listener: &Listener) -> Incoming {
+    listener.accept(PATIENCE).unwrap().unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn both_sides_find_each_other_and_talk() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = listener(directory.path());
+    let path = listener.path().to_path_buf();
+    let trainer = thread::spawn(move || {
+        let mut trainer = dial(&path).unwrap();
+        trainer.send(&Note::new(1, 10), None).unwrap();
+        (trainer.recv(PATIENCE).unwrap().unwrap().0, trainer.peer(), trainer.version())
+    });
+    let incoming = next(&listener);
+    assert!(incoming.is_allowed());
+    let mut worker: Notes = incoming.handshake(PATIENCE).unwrap();
+    assert_eq!(worker.recv(PATIENCE).unwrap().unwrap().0, Note::new(1, 10));
+    worker.send(&Note::new(2, 20), None).unwrap();
+    let (answer, peer, version) = trainer.join().unwrap();
+    assert_eq!((answer, version, worker.version()), (Note::new(2, 20), 1, 1));
+    assert_eq!(peer, worker.peer());
+    assert_eq!(peer.pid, Some(std::process::id()));
+}
+
+#[test]
+fn nobody_comes_and_nobody_is_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = listener(directory.path());
+    assert!(listener.accept(SHORT).unwrap().is_none());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| listener.accept(Duration::MAX));
+        listener.stop();
+        assert!(matches!(waiting.join().unwrap(), Err(AcceptError::Stopped)));
+    });
+    assert!(matches!(listener.accept(PATIENCE), Err(AcceptError::Stopped)));
+    assert!(matches!(dial(listener.path()), Err(ConnectError::Dead { .. })));
+}
+
+#[test]
+fn the_directory_is_made_and_the_modes_are_set_whatever_the_umask() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, umask) in [("open", 0), ("closed", 0o077)] {
+        let path = directory.path().join(name).join("in/worker.sock");
+        // The umask is the process's, and no other test of this binary looks at modes it makes.
+        let before = rustix::process::umask(umask.into());
+        let bound = bind(&path);
+        rustix::process::umask(before);
+        let listener = bound.unwrap();
+        let modes: Vec<_> = path.ancestors().take(3).map(mode).collect();
+        assert_eq!(modes, [0o660, 0o750, 0o750], "{name}");
+        drop(listener);
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn a_directory_that_is_there_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let _listener = listener(directory.path());
+    assert_eq!(mode(directory.path()), 0o711);
+}
+
+#[test]
+fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("worker.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(matches!(dial(&path), Err(ConnectError::Dead { .. })));
+    let listener = bind(&path).unwrap();
+    let error = bind(&path).unwrap_err();
+    assert!(matches!(error, BindError::Live { pid: Some(pid), .. } if pid == std::process::id()));
+    assert!(error.to_string().contains("another worker listens on"), "{error}");
+    // The second one's look was a connection that says nothing and is gone.
+    let look = next(&listener).handshake::<Note, Note>(PATIENCE);
+    assert!(matches!(look, Err(HandshakeError::Closed)));
+    drop(listener);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_worker_removes_only_its_own_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = listener(directory.path());
+    old.stop();
+    let new = listener(directory.path());
+    let file = fs::symlink_metadata(new.path()).unwrap().ino();
+    drop(old);
+    assert_eq!(fs::symlink_metadata(new.path()).unwrap().ino(), file);
+    drop(new);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn of_many_workers_that_start_at_once_one_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("worker.sock");
+    for _ in 0..500 {
+        drop(UnixListener::bind(&path).unwrap());
+        let start = Barrier::new(4);
+        let start_and_bind = || {
+            start.wait();
+            bind(&path)
+        };
+        let started: Vec<_> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(start_and_bind)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert_eq!(started.iter().filter(|result| result.is_ok()).count(), 1, "{started:?}");
+        let live = |result: &&Result<_, _>| matches!(result, Err(BindError::Live { .. }));
+        assert_eq!(started.iter().filter(live).count(), 3, "{started:?}");
+    }
+}
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+    fs::write(&file, "precious").unwrap();
+    symlink(&file, &link).unwrap();
+    for path in [&file, &link, &directory.path().to_path_buf()] {
+        assert!(matches!(bind(path), Err(BindError::NotASocket { .. })), "{}", path.display());
+        assert!(matches!(dial(path), Err(ConnectError::NotASocket { .. })), "{}", path.display());
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    let below = file.join("worker.sock");
+    assert!(matches!(dial(&below), Err(ConnectError::Missing { .. })));
+    assert!(matches!(bind(&below), Err(BindError::Io { .. })));
+}
+
+#[test]
+fn missing_paths_and_long_ones_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = dial(&directory.path().join("none/worker.sock")).unwrap_err();
+    assert!(matches!(missing, ConnectError::Missing { .. }), "{missing}");
+    let room = 107 - directory.path().as_os_str().len() - 1;
+    let fits = directory.path().join("x".repeat(room));
+    let listener = bind(&fits).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| next(&listener).handshake::<Note, Note>(PATIENCE).unwrap());
+        dial(&fits).unwrap();
+    });
+    let long = directory.path().join("x".repeat(room + 1));
+    let error = bind(&long).unwrap_err();
+    assert!(matches!(error, BindError::PathTooLong { bytes: 108, .. }), "{error:?}");
+    assert!(error.to_string().contains("has 108 bytes, more than 107"), "{error}");
+    assert!(matches!(dial(&long), Err(ConnectError::PathTooLong { bytes: 108, .. })));
+}
+
+#[test]
+fn another_program_at_the_socket_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("other.sock");
+    let other = UnixListener::bind(&path).unwrap();
+    let answer = |bytes: &[u8]| {
+        thread::scope(|scope| {
+            let dialing = scope.spawn(|| dial(&path).unwrap_err());
+            let (mut stream, _) = other.accept().unwrap();
+            stream.write_all(bytes).unwrap();
+            drop(stream);
+            dialing.join().unwrap()
+        })
+    };
+    let error = answer(b"220 mail.example ESMTP\r\n");
+    assert!(error.to_string().contains(r#"began with "220 mail.example"#), "{error}");
+    assert!(matches!(error, ConnectError::NotShardfeed { .. }), "{error:?}");
+    assert!(matches!(answer(b"s!"), ConnectError::NotShardfeed { .. }));
+    assert!(matches!(answer(b""), ConnectError::Closed { .. }));
+    assert!(matches!(answer(&PREAMBLE[..15]), ConnectError::Closed { .. }));
+    let datagrams = directory.path().join("datagrams.sock");
+    let _datagrams = UnixDatagram::bind(&datagrams).unwrap();
+    assert!(matches!(dial(&datagrams), Err(ConnectError::Io { .. })));
+    assert!(matches!(bind(&datagrams), Err(BindError::Io { .. })));
+}
+
+#[test]
+fn a_worker_that_says_nothing_is_silent_accepted_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("silent.sock");
+    let other = UnixListener::bind(&path).unwrap();
+    let short = ConnectOptions { timeout: SHORT, ..Default::default() };
+    let silent = |result: Result<Notes, ConnectError>| {
+        assert!(matches!(result, Err(ConnectError::Silent { waited: SHORT, .. })), "{result:?}");
+    };
+    silent(connect(&path, &short));
+    // Until nobody else fits its queue.
+    rustix::net::listen(&other, 0).unwrap();
+    let _queued: Vec<_> = (0..2).map(|_| connect::<Note, Note>(&path, &short)).collect();
+    silent(connect(&path, &short));
+    assert!(matches!(bind(&path), Err(BindError::Live { pid: None, .. })));
+}
+
+#[test]
+fn a_stranger_at_the_workers_socket_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = listener(directory.path());
+    let mut browser = UnixStream::connect(listener.path()).unwrap();
+    browser.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let error = next(&listener).handshake::<Note, Note>(PATIENCE).unwrap_err();
+    assert!(error.to_string().contains(r#"began with "GET / HTTP/1.1"#), "{error}");
+    let mut silent = UnixStream::connect(listener.path()).unwrap();
+    let error = next(&listener).handshake::<Note, Note>(SHORT).unwrap_err();
+    assert!(matches!(error, HandshakeError::Silent { waited: SHORT }), "{error:?}");
+    // It was told who listens all the same.
+    let mut preamble = [0; 16];
+    silent.read_exact(&mut preamble).unwrap();
+    assert_eq!(&preamble, PREAMBLE);
+    drop(UnixStream::connect(listener.path()).unwrap());
+    let error = next(&listener).handshake::<Note, Note>(PATIENCE).unwrap_err();
+    assert!(matches!(error, HandshakeError::Closed), "{error:?}");
+}
+
+#[test]
+fn versions_meet_at_the_highest_or_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("worker.sock");
+    let shake = |ours: Versions, theirs: Versions| {
+        let options = ListenOptions { versions: theirs, ..Default::default() };
+        let listener = Listener::bind(&path, options).unwrap();
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| next(&listener).handshake::<Note, Note>(PATIENCE));
+            let options = ConnectOptions { timeout: PATIENCE, versions: ours };
+            let trainer = connect::<Note, Note>(&path, &options);
+            (trainer, accepting.join().unwrap())
+        })
+    };
+    let versions = |min, max| Versions { min, max };
+    let (trainer, worker) = shake(versions(1, 4), versions(2, 3));
+    assert_eq!((trainer.unwrap().version(), worker.unwrap().version()), (3, 3));
+    let (trainer, worker) = shake(versions(3, 4), versions(1, 2));
+    let trainer = trainer.unwrap_err();
+    let ConnectError::Version { ours, theirs, .. } = trainer else { panic!("{trainer:?}") };
+    assert_eq!((ours, theirs), (versions(3, 4), versions(1, 2)));
+    assert!(trainer.to_string().contains("speaks versions 1 to 2"), "{trainer}");
+    let worker = worker.unwrap_err();
+    let HandshakeError::Version { ours, theirs } = worker else { panic!("{worker:?}") };
+    assert_eq!((ours, theirs), (versions(1, 2), versions(3, 4)));
+}
+
+#[test]
+fn frames_may_follow_the_preamble_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = listener(directory.path());
+    let mut early = UnixStream::connect(listener.path()).unwrap();
+    early.write_all(&[PREAMBLE.as_slice(), &[2, 0, 0, 0, 8, 7]].concat()).unwrap();
+    let mut worker: Notes = next(&listener).handshake(PATIENCE).unwrap();
+    assert_eq!(worker.recv(PATIENCE).unwrap().unwrap().0, Note { number: 7, text: vec![] });
+    drop(early);
+    until("it sees the end", || matches!(worker.try_recv(), Err(SocketError::Closed)));
+}
