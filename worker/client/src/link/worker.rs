@@ -135,21 +135,43 @@ impl WorkerLink {
                     ANSWER_SILENCE.as_secs()
                 )));
             }
-            match received.and_then(|(message, _)| message.message) {
-                None => {}
-                Some(Message::Progress(now)) => last = progress_of(now),
-                Some(Message::Failed(failed)) => {
-                    let error = WireError::from_message(failed.error);
-                    return Err(Lost::Failed(error.into()));
-                }
-                // Of a start that was stopped.
-                Some(message @ (Message::Region(_) | Message::Batch(_) | Message::Stats(_))) => {
-                    drop(message);
-                }
-                Some(message) => return Ok(message),
+            if let Some((message, fd)) = received
+                && let Some(answer) = self.answer(message, fd, &mut last)?
+            {
+                return Ok(answer);
             }
             if !progress(&last) {
                 return Err(Lost::Failed(LoadError::Interrupted));
+            }
+        }
+    }
+
+    /// The answer to a request, if this is one. What belongs to a start that was stopped comes between:
+    /// its batches and its failure are dropped, but the worker's memory must stay known.
+    fn answer(
+        &mut self,
+        message: wire::ToTrainer,
+        fd: Option<OwnedFd>,
+        last: &mut OpenProgress,
+    ) -> Result<Option<Message>, Lost> {
+        match message.message {
+            Some(Message::Progress(now)) => {
+                *last = progress_of(now);
+                Ok(None)
+            }
+            Some(Message::Failed(failed)) if failed.start == 0 => {
+                Err(Lost::Failed(WireError::from_message(failed.error).into()))
+            }
+            Some(
+                answer @ (Message::Welcome(_)
+                | Message::Dataset(_)
+                | Message::Shards(_)
+                | Message::Registered(_)
+                | Message::Token(_)),
+            ) => Ok(Some(answer)),
+            other => {
+                self.take(wire::ToTrainer { message: other }, fd)?;
+                Ok(None)
             }
         }
     }
@@ -239,4 +261,68 @@ fn progress_of(progress: wire::Progress) -> OpenProgress {
         bytes_total: progress.bytes_total,
     };
     OpenProgress { note: progress.note, scan }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_handoff::SlotPool;
+    use shardfeed_proto::ErrorKind;
+
+    use super::*;
+
+    fn said(message: Message) -> wire::ToTrainer {
+        wire::ToTrainer { message: Some(message) }
+    }
+
+    fn empty() -> Option<wire::Range> {
+        Some(wire::Range { start: 0, len: 0 })
+    }
+
+    fn batch(region: u64) -> wire::Batch {
+        let column = wire::Column { values: empty(), offsets: empty(), row_splits: None };
+        wire::Batch {
+            start: 1,
+            region,
+            columns: vec![column],
+            valid: empty(),
+            shards: empty(),
+            ordinals: empty(),
+            ..wire::Batch::default()
+        }
+    }
+
+    #[test]
+    fn what_a_stopped_start_still_says_is_no_answer_and_its_memory_stays_known() {
+        let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let mut link = WorkerLink::new(trainer, Path::new("test"));
+        link.set_schema(&Arc::new(Schema::raw()));
+        let slot = SlotPool::sealed(1).take(100).unwrap().share();
+        let handle = slot.region().unwrap();
+        let (region, bytes) = (handle.id.0, handle.size_bytes as u64);
+        let error = WireError::new(ErrorKind::Corrupt, "of the stopped start").to_message();
+        worker.send(&said(Message::Started(wire::Started::default())), None).unwrap();
+        let announced = Message::Region(wire::Region { region, bytes });
+        worker.send(&said(announced), Some(handle.fd)).unwrap();
+        worker.send(&said(Message::Batch(batch(region))), None).unwrap();
+        let failed = wire::Failed { start: 1, error: Some(error) };
+        worker.send(&said(Message::Failed(failed)), None).unwrap();
+        worker.send(&said(Message::Registered(wire::Registered {})), None).unwrap();
+        let answer = link.ask(Ask::Latest(wire::Latest {}), &mut |_| true).unwrap();
+        assert!(matches!(answer, Message::Registered(_)), "{answer:?}");
+        assert_eq!(link.regions.take_returned(), [region], "the dropped batch's slot goes back");
+        worker.send(&said(Message::Batch(batch(region))), None).unwrap();
+        let heard = link.hear(Duration::from_secs(5)).unwrap();
+        assert!(matches!(heard, Some(Heard::Batch { .. })), "{heard:?}");
+    }
+
+    #[test]
+    fn the_failure_of_a_request_is_its_answer() {
+        let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let mut link = WorkerLink::new(trainer, Path::new("test"));
+        let error = WireError::new(ErrorKind::NotFound, "no such job").to_message();
+        let failed = wire::Failed { start: 0, error: Some(error) };
+        worker.send(&said(Message::Failed(failed)), None).unwrap();
+        let lost = link.ask(Ask::Latest(wire::Latest {}), &mut |_| true).unwrap_err();
+        assert!(matches!(lost, Lost::Failed(LoadError::Wire(_))), "{lost:?}");
+    }
 }
