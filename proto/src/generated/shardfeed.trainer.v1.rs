@@ -195,8 +195,6 @@ pub struct Start {
     pub segments: ::prost::alloc::vec::Vec<super::super::common::v1::Segment>,
     #[prost(uint64, tag = "11")]
     pub step: u64,
-    #[prost(string, tag = "12")]
-    pub operators: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Started {

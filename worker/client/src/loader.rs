@@ -363,11 +363,14 @@ impl Loader {
 
     /// What it holds and has done.
     pub fn stats(&self) -> LoaderStats {
-        let budget = self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        let prefetch = self.link.stats();
+        // A worker divides its own budget; what this rank got of it is known once it reads.
+        let granted = prefetch.as_ref().map(|prefetch| prefetch.budget_bytes);
+        let asked = || self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
         LoaderStats {
             batches: self.handed_out,
-            prefetch: self.link.stats(),
-            memory_budget_bytes: budget,
+            prefetch,
+            memory_budget_bytes: granted.unwrap_or_else(asked),
             copied_batches: self.link.copied(),
             source: self.link.source(),
         }

@@ -324,7 +324,6 @@ impl Cluster {
             epoch: place.epoch,
             segments: segments_to(&place.segments),
             step: place.step,
-            operators: String::new(),
         };
         let Way::Worker(link, phase) = &mut self.way else {
             return Ok(());
