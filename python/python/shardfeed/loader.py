@@ -52,7 +52,8 @@ class Loader:
       In a cluster this host's worker reads and batches, and the arrays view its shared memory; the batches are
       the same. If it dies, this process goes on in its place at the exact batch.
     - `job`: the name that the ranks share in the cluster; it stands for one order. None: made of `run` and
-      the order. `run`: one start of all ranks; None: what torchrun or Slurm says.
+      the order. `run`: one start of all ranks; None: what Slurm says, or torchrun with
+      --rdzv-id.
     - `dataset`: a dataset that the cluster knows by this name, instead of `files`.
     - `worker`: path of this host's worker's socket; None: SHARDFEED_WORKER, else the usual place; without one
       this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.

@@ -449,7 +449,7 @@ fn job_name(
         None if options.world_size == 1 => Ok(format!("solo-{trainer}-{}", &digest[..12])),
         None => Err(LoadError::Option(format!(
             "the {} ranks must share a job: pass job= with the same name on every rank, or run= with \
-             the same id; torchrun and Slurm set one by themselves",
+             the same id; Slurm sets one, and torchrun if it is given --rdzv-id",
             options.world_size
         ))),
     }
