@@ -20,12 +20,21 @@ pub struct WireError {
     pub offset: Option<u64>,
     /// Ordinal of the record.
     pub ordinal: Option<u64>,
+    /// Address of the coordinator that leads, if the sender knows it.
+    pub leader: Option<String>,
 }
 
 impl WireError {
     /// An error that blames no file.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), file: None, offset: None, ordinal: None }
+        Self {
+            kind,
+            message: message.into(),
+            file: None,
+            offset: None,
+            ordinal: None,
+            leader: None,
+        }
     }
 
     /// From its message; one that is missing is a bug of the sender.
@@ -34,14 +43,14 @@ impl WireError {
             return Self::new(ErrorKind::Unspecified, "the other side failed and did not say why");
         };
         let kind = error.kind();
-        let Wire { message, file, offset, ordinal, .. } = error;
-        Self { kind, message, file, offset, ordinal }
+        let Wire { message, file, offset, ordinal, leader, .. } = error;
+        Self { kind, message, file, offset, ordinal, leader }
     }
 
     /// As its message.
     pub fn to_message(&self) -> Wire {
-        let Self { kind, message, file, offset, ordinal } = self.clone();
-        Wire { kind: kind.into(), message, file, offset, ordinal }
+        let Self { kind, message, file, offset, ordinal, leader } = self.clone();
+        Wire { kind: kind.into(), message, file, offset, ordinal, leader }
     }
 
     /// As a gRPC status; the details hold the whole.
@@ -74,9 +83,10 @@ impl std::error::Error for WireError {}
 fn code_of(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::Retry | ErrorKind::Unreachable => Code::Unavailable,
-        ErrorKind::NotLeader | ErrorKind::WrongCluster | ErrorKind::WrongVersion => {
-            Code::FailedPrecondition
-        }
+        ErrorKind::NotLeader
+        | ErrorKind::WrongCluster
+        | ErrorKind::WrongVersion
+        | ErrorKind::Cordoned => Code::FailedPrecondition,
         ErrorKind::Fenced | ErrorKind::Superseded | ErrorKind::Conflict => Code::Aborted,
         ErrorKind::Identity => Code::AlreadyExists,
         ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,

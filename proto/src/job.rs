@@ -84,6 +84,7 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         tail: tail.into(),
         operators: identity.operators.clone(),
         decoder: identity.decoder.clone(),
+        mode: wire::Mode::Deterministic.into(),
     }
 }
 

@@ -44,5 +44,8 @@ pub use job::{
 /// Version of the coordinator's protocol that this software speaks.
 pub const COORDINATOR_PROTOCOL: u32 = 1;
 
+/// Version of the protocol of coordinators among each other.
+pub const PEER_PROTOCOL: u32 = 1;
+
 /// Bytes of a chunk at most.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;

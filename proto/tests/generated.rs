@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "shardfeed/common/v1/job.proto",
     "shardfeed/coordinator/v1/coordinator.proto",
+    "shardfeed/coordinator/v1/peer.proto",
     "shardfeed/trainer/v1/trainer.proto",
 ];
 

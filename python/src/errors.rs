@@ -66,6 +66,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         | ErrorKind::NotLeader
         | ErrorKind::Unreachable
         | ErrorKind::Storage
+        | ErrorKind::Cordoned
         | ErrorKind::WrongCluster
         | ErrorKind::WrongVersion => "ClusterError",
         ErrorKind::Unspecified => "ShardfeedError",

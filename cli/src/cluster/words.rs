@@ -67,7 +67,7 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(error: common::v1::Error) -> Self {
-        let WireError { kind, message, file, offset, ordinal } =
+        let WireError { kind, message, file, offset, ordinal, .. } =
             WireError::from_message(Some(error));
         Self { kind: word(kind.as_str_name(), "ERROR_KIND_"), message, file, offset, ordinal }
     }

@@ -9,9 +9,9 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::disk::DiskLock;
 use crate::log::{Change, LogError, LogState, LogStore};
 use crate::record::{Position, Record, Vote};
+use shardfeed_host::DiskLock;
 
 /// Requests that may wait; each holds what openraft batched, and openraft bounds its own queues.
 const QUEUE_REQUESTS_MAX: usize = 1024;

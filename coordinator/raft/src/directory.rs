@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::disk::{Disk, DiskLock};
 use crate::error::OpenError;
 use crate::framing::{self, Kind};
 use crate::log::{LogError, LogStore};
@@ -16,6 +15,7 @@ use crate::options::NodeOptions;
 use crate::redb_log::{RedbLog, RedbLogError};
 use crate::snapshot::{self, SnapshotMeta, SnapshotStore};
 use crate::witness::Witness;
+use shardfeed_host::{Disk, DiskLock};
 
 const LOG: &str = "log.redb";
 /// A log under construction; it counts only once it has been renamed.

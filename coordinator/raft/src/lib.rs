@@ -15,7 +15,6 @@
 mod committer;
 mod consensus;
 mod directory;
-mod disk;
 mod error;
 mod framing;
 mod log;
@@ -28,7 +27,6 @@ mod snapshot;
 mod status;
 mod witness;
 
-pub use disk::{Disk, DiskFile, DiskLock, RealDisk};
 pub use error::{OpenError, ProposeError};
 pub use machine::{Machine, MachineError};
 pub use node::{Applied, Node};

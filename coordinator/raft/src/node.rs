@@ -20,13 +20,13 @@ use crate::consensus::{
     self, Command, LogAdapter, MachineAdapter, NoPeers, Raft, Shared, TypeConfig,
 };
 use crate::directory::{self, Recovered};
-use crate::disk::{Disk, RealDisk};
 use crate::error::{OpenError, ProposeError};
 use crate::log::LogStore;
 use crate::machine::Machine;
 use crate::options::NodeOptions;
 use crate::snapshot::SnapshotStore;
 use crate::status::Status;
+use shardfeed_host::{Disk, RealDisk};
 
 /// A single member elects itself in two disk writes; a disk that needs longer is broken.
 const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);

@@ -10,11 +10,11 @@ use redb::{
 };
 use uuid::Uuid;
 
-use crate::disk::DiskFile;
 use crate::framing::FrameError;
 use crate::log::{Change, LogError, LogState, LogStore};
 use crate::record::{Position, Record, Vote};
 use crate::witness::Witness;
+use shardfeed_host::DiskFile;
 
 const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");
 const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");

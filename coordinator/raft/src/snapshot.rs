@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::framing::{self, FrameError, Kind};
 use crate::record::{Members, Position};
+use shardfeed_host::Disk;
 
 /// The newest, and the one before it in case the newest cannot be read.
 const KEPT: usize = 2;

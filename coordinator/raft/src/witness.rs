@@ -9,9 +9,9 @@ use std::io;
 
 use uuid::Uuid;
 
-use crate::disk::DiskFile;
 use crate::framing::{self, FrameError, Kind};
 use crate::log::LogError;
+use shardfeed_host::DiskFile;
 
 /// Two slots in turn, each in a page of its own: a torn write spares the other one.
 const SLOT_BYTES: usize = 4096;

@@ -86,7 +86,7 @@ async fn the_witness_survives_one_flip_and_sees_an_older_log() {
     assert!(error.to_string().contains("acknowledged"), "{error}");
 
     let disk = older.crash(None);
-    shardfeed_raft::Disk::remove(&disk, WITNESS).unwrap();
+    shardfeed_host::Disk::remove(&disk, WITNESS).unwrap();
     let error = check(&disk, &options, "no witness").await.unwrap_err();
     assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
 }
@@ -165,14 +165,14 @@ async fn other_peoples_files_are_refused() {
 async fn a_missing_log_beside_snapshots_is_not_a_new_cluster() {
     let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
     let disk = written(&options, false).await;
-    shardfeed_raft::Disk::remove(&disk, LOG).unwrap();
+    shardfeed_host::Disk::remove(&disk, LOG).unwrap();
     let error = check(&disk, &options, "no log").await.unwrap_err();
     assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
     assert!(error.to_string().contains("missing"), "{error}");
 }
 
 fn snapshots(disk: &FaultyDisk) -> Vec<String> {
-    let mut names = shardfeed_raft::Disk::list(disk).unwrap();
+    let mut names = shardfeed_host::Disk::list(disk).unwrap();
     names.retain(|name| name.ends_with(".snap"));
     names
 }

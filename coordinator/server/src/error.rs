@@ -114,7 +114,7 @@ pub(crate) fn lost(what: &str) -> WireError {
 
 /// What is kept of an error in the state.
 pub(crate) fn failure_from(error: &WireError) -> Failure {
-    let WireError { kind, message, file, offset, ordinal } = error.clone();
+    let WireError { kind, message, file, offset, ordinal, .. } = error.clone();
     Failure { kind: kind.as_str_name().into(), message, file, offset, ordinal }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn failure_from(error: &WireError) -> Failure {
 pub(crate) fn failure_to(failure: &Failure) -> WireError {
     let Failure { kind, message, file, offset, ordinal } = failure.clone();
     let kind = ErrorKind::from_str_name(&kind).unwrap_or(ErrorKind::Unspecified);
-    WireError { kind, message, file, offset, ordinal }
+    WireError { kind, message, file, offset, ordinal, leader: None }
 }
 
 #[cfg(test)]

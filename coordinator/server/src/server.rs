@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardfeed_host::{Disk, RealDisk};
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminServiceServer;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerServiceServer;
-use shardfeed_raft::{Disk, Node, NodeOptions, RealDisk};
+use shardfeed_raft::{Node, NodeOptions};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::Server;

@@ -30,6 +30,9 @@ pub struct JobIdentity {
     /// id of the decoder, "none" without one
     #[prost(string, tag = "10")]
     pub decoder: ::prost::alloc::string::String,
+    /// unspecified: deterministic
+    #[prost(enumeration = "Mode", tag = "11")]
+    pub mode: i32,
 }
 /// A stretch of an epoch with one number of lanes and one global batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -115,6 +118,41 @@ pub struct Error {
     /// of the record
     #[prost(uint64, optional, tag = "5")]
     pub ordinal: ::core::option::Option<u64>,
+    /// only with NOT_LEADER or RETRY: address of who leads, HOST:PORT, if it is known
+    #[prost(string, optional, tag = "6")]
+    pub leader: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Who decides what a rank reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Mode {
+    Unspecified = 0,
+    /// a function of the identity
+    Deterministic = 1,
+    /// first come, first served, in groups of shards
+    Dynamic = 2,
+}
+impl Mode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MODE_UNSPECIFIED",
+            Self::Deterministic => "MODE_DETERMINISTIC",
+            Self::Dynamic => "MODE_DYNAMIC",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MODE_UNSPECIFIED" => Some(Self::Unspecified),
+            "MODE_DETERMINISTIC" => Some(Self::Deterministic),
+            "MODE_DYNAMIC" => Some(Self::Dynamic),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -190,6 +228,8 @@ pub enum ErrorKind {
     Storage = 18,
     /// over a memory budget
     Memory = 19,
+    /// the worker takes nothing new; read elsewhere
+    Cordoned = 20,
 }
 impl ErrorKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -218,6 +258,7 @@ impl ErrorKind {
             Self::Unreachable => "ERROR_KIND_UNREACHABLE",
             Self::Storage => "ERROR_KIND_STORAGE",
             Self::Memory => "ERROR_KIND_MEMORY",
+            Self::Cordoned => "ERROR_KIND_CORDONED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -243,6 +284,7 @@ impl ErrorKind {
             "ERROR_KIND_UNREACHABLE" => Some(Self::Unreachable),
             "ERROR_KIND_STORAGE" => Some(Self::Storage),
             "ERROR_KIND_MEMORY" => Some(Self::Memory),
+            "ERROR_KIND_CORDONED" => Some(Self::Cordoned),
             _ => None,
         }
     }

@@ -112,6 +112,12 @@ pub struct HeartbeatResponse {
     /// there is something to scan
     #[prost(bool, tag = "2")]
     pub has_scans: bool,
+    /// hand trainers over to their own processes, then leave
+    #[prost(bool, tag = "3")]
+    pub draining: bool,
+    /// of groups that were granted and not started
+    #[prost(message, repeated, tag = "4")]
+    pub revocations: ::prost::alloc::vec::Vec<Revocation>,
 }
 /// Nested message and enum types in `HeartbeatResponse`.
 pub mod heartbeat_response {
@@ -122,6 +128,17 @@ pub mod heartbeat_response {
         #[prost(message, optional, tag = "2")]
         pub error: ::core::option::Option<super::super::super::common::v1::Error>,
     }
+}
+/// A rank of a dynamic job shall give back what it has not started of an epoch.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Revocation {
+    #[prost(message, optional, tag = "1")]
+    pub lease: ::core::option::Option<Lease>,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// position in the rank's list, in samples; answered with TakeGroupsRequest.released
+    #[prost(uint64, tag = "3")]
+    pub from: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaveRequest {
@@ -346,6 +363,73 @@ pub struct LatestTokenResponse {
     #[prost(string, optional, tag = "1")]
     pub token: ::core::option::Option<::prost::alloc::string::String>,
 }
+/// Dynamic jobs: what a rank reads next of an epoch. Its list of pieces grows at the end, and is cut only as the rank agrees.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TakeGroupsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(uint64, tag = "2")]
+    pub session: u64,
+    #[prost(message, optional, tag = "3")]
+    pub lease: ::core::option::Option<Lease>,
+    #[prost(uint64, tag = "4")]
+    pub epoch: u64,
+    /// first step of the epoch that its trainer has not consumed
+    #[prost(uint64, tag = "5")]
+    pub step: u64,
+    /// samples of its list that it has begun to deliver; those are not revoked
+    #[prost(uint64, tag = "6")]
+    pub started: u64,
+    /// pieces of its list that it has
+    #[prost(uint64, tag = "7")]
+    pub known: u64,
+    /// samples that it would like to have beyond `started`; 0: only tells
+    #[prost(uint64, tag = "8")]
+    pub wants: u64,
+    /// answer to a revocation: it keeps its list up to this position, in samples
+    #[prost(uint64, optional, tag = "9")]
+    pub released: ::core::option::Option<u64>,
+    /// the answer may wait so long for something to tell; at most 10,000
+    #[prost(uint64, tag = "10")]
+    pub wait_ms: u64,
+}
+/// Outputs \[from, to) of one group of shards of an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Piece {
+    #[prost(uint64, tag = "1")]
+    pub group: u64,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TakeGroupsResponse {
+    /// of its list, from `first` on
+    #[prost(message, repeated, tag = "1")]
+    pub pieces: ::prost::alloc::vec::Vec<Piece>,
+    /// number of the first of these pieces; below `known` if the list was cut, and then the last piece before it may be shorter
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// length of the whole list
+    #[prost(uint64, tag = "3")]
+    pub samples: u64,
+    /// positions, in samples, at which a short batch ends; all of the epoch, ascending
+    #[prost(uint64, repeated, tag = "4")]
+    pub closed: ::prost::alloc::vec::Vec<u64>,
+    /// see Revocation
+    #[prost(uint64, optional, tag = "5")]
+    pub revoke_from: ::core::option::Option<u64>,
+    /// samples of this rank in this epoch; absent: no quota
+    #[prost(uint64, optional, tag = "6")]
+    pub quota: ::core::option::Option<u64>,
+    /// this rank gets nothing more in this epoch
+    #[prost(bool, tag = "7")]
+    pub ended: bool,
+    /// steps of this epoch that the rank took before this list began, in earlier generations
+    #[prost(uint64, tag = "8")]
+    pub steps_before: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {
     #[prost(message, optional, tag = "1")]
@@ -371,7 +455,132 @@ pub struct GetStatusResponse {
     pub snapshot: u64,
     #[prost(uint64, tag = "8")]
     pub uptime_ms: u64,
+    /// HOST:PORT
+    #[prost(string, optional, tag = "9")]
+    pub leader_address: ::core::option::Option<::prost::alloc::string::String>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetClusterRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetClusterResponse {
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub cluster_name: ::prost::alloc::string::String,
+    /// that answers
+    #[prost(uint64, tag = "3")]
+    pub node: u64,
+    #[prost(uint64, optional, tag = "4")]
+    pub leader: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "5")]
+    pub term: u64,
+    /// log index
+    #[prost(uint64, tag = "6")]
+    pub committed: u64,
+    #[prost(message, repeated, tag = "7")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Member {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    /// HOST:PORT, of clients and of the other nodes
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    #[prost(enumeration = "MemberRole", tag = "3")]
+    pub role: i32,
+    /// last log index that it is known to have; only if the leader answers
+    #[prost(uint64, optional, tag = "4")]
+    pub matched: ::core::option::Option<u64>,
+    /// since the leader heard of it last; only if the leader answers
+    #[prost(uint64, optional, tag = "5")]
+    pub heard_ms: ::core::option::Option<u64>,
+    /// hex; only of the node that answers
+    #[prost(string, tag = "6")]
+    pub state_hash: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddMemberRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// a number that was never used in this cluster; >= 1
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    /// HOST:PORT
+    #[prost(string, tag = "3")]
+    pub address: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddMemberResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveMemberRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveMemberResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransferLeaderRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// absent: the voter that is most up to date
+    #[prost(uint64, optional, tag = "2")]
+    pub to: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransferLeaderResponse {
+    #[prost(uint64, tag = "1")]
+    pub leader: u64,
+}
+/// A backup: the state and the chunks that it refers to, as one file in parts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SaveSnapshotRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SaveSnapshotResponse {
+    /// at most 1 MiB
+    #[prost(bytes = "vec", tag = "1")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
+    /// log index of the state
+    #[prost(uint64, tag = "2")]
+    pub applied: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CordonWorkerRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(enumeration = "Cordon", tag = "3")]
+    pub cordon: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CordonWorkerResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveDatasetRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveDatasetResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveJobRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveJobResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddDatasetRequest {
     #[prost(message, optional, tag = "1")]
@@ -611,6 +820,9 @@ pub struct Shard {
     /// since its ranks' last progress; absent if they made none
     #[prost(uint64, optional, tag = "9")]
     pub age_ms: ::core::option::Option<u64>,
+    /// only of a dynamic job
+    #[prost(uint64, optional, tag = "10")]
+    pub group: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListShardsRequest {
@@ -704,6 +916,8 @@ pub struct Worker {
     pub serving: ::prost::alloc::vec::Vec<Lease>,
     #[prost(string, tag = "12")]
     pub endpoint: ::prost::alloc::string::String,
+    #[prost(enumeration = "Cordon", tag = "13")]
+    pub cordon: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListWorkersRequest {
@@ -756,6 +970,73 @@ pub mod get_batch_response {
         pub ordinal: u64,
         #[prost(bool, tag = "5")]
         pub valid: bool,
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum MemberRole {
+    Unspecified = 0,
+    Leader = 1,
+    Voter = 2,
+    /// receives the log and does not vote yet
+    Learner = 3,
+}
+impl MemberRole {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MEMBER_ROLE_UNSPECIFIED",
+            Self::Leader => "MEMBER_ROLE_LEADER",
+            Self::Voter => "MEMBER_ROLE_VOTER",
+            Self::Learner => "MEMBER_ROLE_LEARNER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MEMBER_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "MEMBER_ROLE_LEADER" => Some(Self::Leader),
+            "MEMBER_ROLE_VOTER" => Some(Self::Voter),
+            "MEMBER_ROLE_LEARNER" => Some(Self::Learner),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Cordon {
+    Unspecified = 0,
+    Open = 1,
+    /// it gets nothing new
+    Cordoned = 2,
+    /// and hands over what it has
+    Draining = 3,
+}
+impl Cordon {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CORDON_UNSPECIFIED",
+            Self::Open => "CORDON_OPEN",
+            Self::Cordoned => "CORDON_CORDONED",
+            Self::Draining => "CORDON_DRAINING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CORDON_UNSPECIFIED" => Some(Self::Unspecified),
+            "CORDON_OPEN" => Some(Self::Open),
+            "CORDON_CORDONED" => Some(Self::Cordoned),
+            "CORDON_DRAINING" => Some(Self::Draining),
+            _ => None,
+        }
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1389,6 +1670,35 @@ pub mod worker_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn take_groups(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TakeGroupsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TakeGroupsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.WorkerService/TakeGroups",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.WorkerService",
+                        "TakeGroups",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1484,6 +1794,13 @@ pub mod worker_service_server {
             request: tonic::Request<super::LatestTokenRequest>,
         ) -> std::result::Result<
             tonic::Response<super::LatestTokenResponse>,
+            tonic::Status,
+        >;
+        async fn take_groups(
+            &self,
+            request: tonic::Request<super::TakeGroupsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TakeGroupsResponse>,
             tonic::Status,
         >;
     }
@@ -2147,6 +2464,51 @@ pub mod worker_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/shardfeed.coordinator.v1.WorkerService/TakeGroups" => {
+                    #[allow(non_camel_case_types)]
+                    struct TakeGroupsSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::TakeGroupsRequest>
+                    for TakeGroupsSvc<T> {
+                        type Response = super::TakeGroupsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TakeGroupsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::take_groups(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TakeGroupsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -2198,7 +2560,7 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What people ask. Reads are of the leader's applied state.
+    /// What people ask. The leader answers, after a round to a majority; GetStatus and GetCluster are answered by any node of itself.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2302,6 +2664,232 @@ pub mod admin_service_client {
             req.extensions_mut()
                 .insert(
                     GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "GetStatus"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn get_cluster(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetClusterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/GetCluster",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "GetCluster",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn add_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AddMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AddMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/AddMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "AddMember"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/RemoveMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "RemoveMember",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn transfer_leader(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TransferLeaderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TransferLeaderResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/TransferLeader",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "TransferLeader",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn save_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SaveSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::SaveSnapshotResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/SaveSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "SaveSnapshot",
+                    ),
+                );
+            self.inner.server_streaming(req, path, codec).await
+        }
+        pub async fn cordon_worker(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CordonWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CordonWorkerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/CordonWorker",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "CordonWorker",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_dataset(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveDatasetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveDatasetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/RemoveDataset",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "RemoveDataset",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_job(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveJobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveJobResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/RemoveJob",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "RemoveJob"),
                 );
             self.inner.unary(req, path, codec).await
         }
@@ -2602,6 +3190,68 @@ pub mod admin_service_server {
             tonic::Response<super::GetStatusResponse>,
             tonic::Status,
         >;
+        async fn get_cluster(
+            &self,
+            request: tonic::Request<super::GetClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetClusterResponse>,
+            tonic::Status,
+        >;
+        async fn add_member(
+            &self,
+            request: tonic::Request<super::AddMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AddMemberResponse>,
+            tonic::Status,
+        >;
+        async fn remove_member(
+            &self,
+            request: tonic::Request<super::RemoveMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveMemberResponse>,
+            tonic::Status,
+        >;
+        async fn transfer_leader(
+            &self,
+            request: tonic::Request<super::TransferLeaderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TransferLeaderResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the SaveSnapshot method.
+        type SaveSnapshotStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::SaveSnapshotResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        async fn save_snapshot(
+            &self,
+            request: tonic::Request<super::SaveSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::SaveSnapshotStream>,
+            tonic::Status,
+        >;
+        async fn cordon_worker(
+            &self,
+            request: tonic::Request<super::CordonWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CordonWorkerResponse>,
+            tonic::Status,
+        >;
+        async fn remove_dataset(
+            &self,
+            request: tonic::Request<super::RemoveDatasetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveDatasetResponse>,
+            tonic::Status,
+        >;
+        async fn remove_job(
+            &self,
+            request: tonic::Request<super::RemoveJobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveJobResponse>,
+            tonic::Status,
+        >;
         async fn add_dataset(
             &self,
             request: tonic::Request<super::AddDatasetRequest>,
@@ -2673,7 +3323,7 @@ pub mod admin_service_server {
             tonic::Status,
         >;
     }
-    /// What people ask. Reads are of the leader's applied state.
+    /// What people ask. The leader answers, after a round to a majority; GetStatus and GetCluster are answered by any node of itself.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -2780,6 +3430,367 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/GetCluster" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetClusterSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetClusterRequest>
+                    for GetClusterSvc<T> {
+                        type Response = super::GetClusterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetClusterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_cluster(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetClusterSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/AddMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::AddMemberRequest>
+                    for AddMemberSvc<T> {
+                        type Response = super::AddMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AddMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::add_member(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddMemberSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/RemoveMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RemoveMemberRequest>
+                    for RemoveMemberSvc<T> {
+                        type Response = super::RemoveMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::remove_member(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveMemberSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/TransferLeader" => {
+                    #[allow(non_camel_case_types)]
+                    struct TransferLeaderSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::TransferLeaderRequest>
+                    for TransferLeaderSvc<T> {
+                        type Response = super::TransferLeaderResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TransferLeaderRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::transfer_leader(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TransferLeaderSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/SaveSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct SaveSnapshotSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::ServerStreamingService<super::SaveSnapshotRequest>
+                    for SaveSnapshotSvc<T> {
+                        type Response = super::SaveSnapshotResponse;
+                        type ResponseStream = T::SaveSnapshotStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SaveSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::save_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SaveSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/CordonWorker" => {
+                    #[allow(non_camel_case_types)]
+                    struct CordonWorkerSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::CordonWorkerRequest>
+                    for CordonWorkerSvc<T> {
+                        type Response = super::CordonWorkerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CordonWorkerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::cordon_worker(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CordonWorkerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/RemoveDataset" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveDatasetSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RemoveDatasetRequest>
+                    for RemoveDatasetSvc<T> {
+                        type Response = super::RemoveDatasetResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveDatasetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::remove_dataset(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveDatasetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/RemoveJob" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveJobSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RemoveJobRequest>
+                    for RemoveJobSvc<T> {
+                        type Response = super::RemoveJobResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveJobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::remove_job(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveJobSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -3283,6 +4294,619 @@ pub mod admin_service_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "shardfeed.coordinator.v1.AdminService";
     impl<T> tonic::server::NamedService for AdminServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Who is there? Asked by a node before it has a log, and answered by one that has none as well.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IntroduceRequest {
+    /// of the coordinators among each other; required, today 1
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// that asks
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    /// where it is reached
+    #[prost(string, tag = "3")]
+    pub address: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub cluster_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct IntroduceResponse {
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    /// empty: it has no log yet
+    #[prost(string, tag = "3")]
+    pub cluster_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub cluster_name: ::prost::alloc::string::String,
+    #[prost(uint64, optional, tag = "5")]
+    pub leader: ::core::option::Option<u64>,
+    /// addresses; empty without a log
+    #[prost(map = "uint64, string", tag = "6")]
+    pub members: ::std::collections::HashMap<u64, ::prost::alloc::string::String>,
+    /// the asking node is a member
+    #[prost(bool, tag = "7")]
+    pub knows_you: bool,
+    /// log index of that knowledge
+    #[prost(uint64, tag = "8")]
+    pub members_index: u64,
+}
+/// One message of the consensus, in shardfeed-raft's own encoding, and its answer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExchangeRequest {
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+    #[prost(bytes = "vec", tag = "4")]
+    pub message: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExchangeResponse {
+    #[prost(bytes = "vec", tag = "1")]
+    pub message: ::prost::alloc::vec::Vec<u8>,
+}
+/// Chunks that a node stored are brought to the others before their digest is proposed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PushChunkRequest {
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PushChunkResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PullChunkRequest {
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub digest: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PullChunkResponse {
+    /// absent: it has no such chunk
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pub content: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+}
+/// Generated client implementations.
+pub mod peer_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct PeerServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl PeerServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> PeerServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> PeerServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            PeerServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        pub async fn introduce(
+            &mut self,
+            request: impl tonic::IntoRequest<super::IntroduceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::IntroduceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.PeerService/Introduce",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.PeerService", "Introduce"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn exchange(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExchangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExchangeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.PeerService/Exchange",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.PeerService", "Exchange"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn push_chunk(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PushChunkRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PushChunkResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.PeerService/PushChunk",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.PeerService", "PushChunk"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn pull_chunk(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PullChunkRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PullChunkResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.PeerService/PullChunk",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.PeerService", "PullChunk"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod peer_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with PeerServiceServer.
+    #[async_trait]
+    pub trait PeerService: std::marker::Send + std::marker::Sync + 'static {
+        async fn introduce(
+            &self,
+            request: tonic::Request<super::IntroduceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::IntroduceResponse>,
+            tonic::Status,
+        >;
+        async fn exchange(
+            &self,
+            request: tonic::Request<super::ExchangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExchangeResponse>,
+            tonic::Status,
+        >;
+        async fn push_chunk(
+            &self,
+            request: tonic::Request<super::PushChunkRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PushChunkResponse>,
+            tonic::Status,
+        >;
+        async fn pull_chunk(
+            &self,
+            request: tonic::Request<super::PullChunkRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PullChunkResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct PeerServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> PeerServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for PeerServiceServer<T>
+    where
+        T: PeerService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/shardfeed.coordinator.v1.PeerService/Introduce" => {
+                    #[allow(non_camel_case_types)]
+                    struct IntroduceSvc<T: PeerService>(pub Arc<T>);
+                    impl<
+                        T: PeerService,
+                    > tonic::server::UnaryService<super::IntroduceRequest>
+                    for IntroduceSvc<T> {
+                        type Response = super::IntroduceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::IntroduceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PeerService>::introduce(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = IntroduceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.PeerService/Exchange" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExchangeSvc<T: PeerService>(pub Arc<T>);
+                    impl<
+                        T: PeerService,
+                    > tonic::server::UnaryService<super::ExchangeRequest>
+                    for ExchangeSvc<T> {
+                        type Response = super::ExchangeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExchangeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PeerService>::exchange(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExchangeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.PeerService/PushChunk" => {
+                    #[allow(non_camel_case_types)]
+                    struct PushChunkSvc<T: PeerService>(pub Arc<T>);
+                    impl<
+                        T: PeerService,
+                    > tonic::server::UnaryService<super::PushChunkRequest>
+                    for PushChunkSvc<T> {
+                        type Response = super::PushChunkResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PushChunkRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PeerService>::push_chunk(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PushChunkSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.PeerService/PullChunk" => {
+                    #[allow(non_camel_case_types)]
+                    struct PullChunkSvc<T: PeerService>(pub Arc<T>);
+                    impl<
+                        T: PeerService,
+                    > tonic::server::UnaryService<super::PullChunkRequest>
+                    for PullChunkSvc<T> {
+                        type Response = super::PullChunkResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PullChunkRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PeerService>::pull_chunk(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PullChunkSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for PeerServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "shardfeed.coordinator.v1.PeerService";
+    impl<T> tonic::server::NamedService for PeerServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

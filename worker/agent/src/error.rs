@@ -118,6 +118,7 @@ impl LoadError {
             file: Some(file.to_owned()),
             offset,
             ordinal,
+            leader: None,
         };
         let kind = match self {
             Self::Wire(error) => return error.clone(),

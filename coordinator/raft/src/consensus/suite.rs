@@ -17,9 +17,9 @@ use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::{LogAdapter, MachineAdapter, Shared};
 use crate::committer::{Committer, Failure};
 use crate::directory::{self, Recovered};
-use crate::disk::{Disk, RealDisk};
 use crate::machine::{Machine, MachineError};
 use crate::options::NodeOptions;
+use shardfeed_host::{Disk, RealDisk};
 
 #[derive(Debug, Default)]
 struct Counter(u64);

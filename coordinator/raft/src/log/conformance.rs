@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 use super::memory::MemoryLog;
 use super::{Change, LogError, LogState, LogStore};
-use crate::disk::{Disk, RealDisk};
 use crate::framing::{self, Kind};
 use crate::record::{Members, Payload, Position, Record, Vote};
 use crate::redb_log::RedbLog;
 use crate::witness::Witness;
+use shardfeed_host::{Disk, RealDisk};
 
 /// A place where a log can be opened again and again.
 trait Fixture {

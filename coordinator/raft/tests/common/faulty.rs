@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use shardfeed_raft::{Disk, DiskFile, DiskLock};
+use shardfeed_host::{Disk, DiskFile, DiskLock};
 
 /// What goes wrong, counted over all files from when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

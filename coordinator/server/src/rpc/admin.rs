@@ -7,11 +7,15 @@ use std::time::Instant;
 use futures::{Stream, StreamExt};
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
-    AddDatasetRequest, AddDatasetResponse, GetBatchRequest, GetBatchResponse, GetDatasetRequest,
-    GetDatasetResponse, GetJobRequest, GetJobResponse, GetStatusRequest, GetStatusResponse,
-    ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest, ListEpochsResponse,
-    ListJobsRequest, ListJobsResponse, ListRanksRequest, ListRanksResponse, ListShardsRequest,
-    ListShardsResponse, ListWorkersRequest, ListWorkersResponse,
+    AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse,
+    CordonWorkerRequest, CordonWorkerResponse, GetBatchRequest, GetBatchResponse,
+    GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse, GetJobRequest,
+    GetJobResponse, GetStatusRequest, GetStatusResponse, ListDatasetsRequest, ListDatasetsResponse,
+    ListEpochsRequest, ListEpochsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
+    ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
+    ListWorkersResponse, RemoveDatasetRequest, RemoveDatasetResponse, RemoveJobRequest,
+    RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse, SaveSnapshotRequest,
+    SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{AddDataset, Change};
@@ -29,11 +33,19 @@ pub(crate) struct Admin {
     pub(crate) core: Arc<Core>,
 }
 
+type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SaveSnapshotResponse, Status>> + Send>>;
 type ShardStream = Pin<Box<dyn Stream<Item = Result<ListShardsResponse, Status>> + Send>>;
 
 service! {
     impl AdminService for Admin {
         get_status: GetStatus, Reads, GetStatusRequest => GetStatusResponse;
+        get_cluster: GetCluster, Reads, GetClusterRequest => GetClusterResponse;
+        add_member: AddMember, Changes, AddMemberRequest => AddMemberResponse;
+        remove_member: RemoveMember, Changes, RemoveMemberRequest => RemoveMemberResponse;
+        transfer_leader: TransferLeader, Changes, TransferLeaderRequest => TransferLeaderResponse;
+        cordon_worker: CordonWorker, Changes, CordonWorkerRequest => CordonWorkerResponse;
+        remove_dataset: RemoveDataset, Changes, RemoveDatasetRequest => RemoveDatasetResponse;
+        remove_job: RemoveJob, Changes, RemoveJobRequest => RemoveJobResponse;
         add_dataset: AddDataset, Changes, AddDatasetRequest => AddDatasetResponse;
         get_dataset: GetDataset, Reads, GetDatasetRequest => GetDatasetResponse;
         list_datasets: ListDatasets, Reads, ListDatasetsRequest => ListDatasetsResponse;
@@ -43,6 +55,15 @@ service! {
         list_ranks: ListRanks, Reads, ListRanksRequest => ListRanksResponse;
         list_workers: ListWorkers, Reads, ListWorkersRequest => ListWorkersResponse;
         get_batch: GetBatch, Reads, GetBatchRequest => GetBatchResponse;
+    }
+
+    type SaveSnapshotStream = SnapshotStream;
+
+    async fn save_snapshot(
+        &self,
+        _request: Request<SaveSnapshotRequest>,
+    ) -> Result<Response<SnapshotStream>, Status> {
+        Err(super::not_yet().to_status())
     }
 
     type ListShardsStream = ShardStream;
@@ -74,7 +95,64 @@ async fn get_status(
         applied: status.applied.unwrap_or(0),
         snapshot: status.snapshot.unwrap_or(0),
         uptime_ms: core.started.elapsed().as_millis() as u64,
+        leader_address: None,
     })
+}
+
+async fn get_cluster(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: GetClusterRequest,
+) -> Result<GetClusterResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn add_member(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: AddMemberRequest,
+) -> Result<AddMemberResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn remove_member(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: RemoveMemberRequest,
+) -> Result<RemoveMemberResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn transfer_leader(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: TransferLeaderRequest,
+) -> Result<TransferLeaderResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn cordon_worker(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: CordonWorkerRequest,
+) -> Result<CordonWorkerResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn remove_dataset(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: RemoveDatasetRequest,
+) -> Result<RemoveDatasetResponse, WireError> {
+    Err(super::not_yet())
+}
+
+async fn remove_job(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: RemoveJobRequest,
+) -> Result<RemoveJobResponse, WireError> {
+    Err(super::not_yet())
 }
 
 async fn add_dataset(

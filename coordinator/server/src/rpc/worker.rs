@@ -11,7 +11,8 @@ use shardfeed_proto::coordinator::v1::{
     LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
     PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
     ReportListingResponse, ReportScanRequest, ReportScanResponse, ScanProgress, StartRankRequest,
-    StartRankResponse, TakeScansRequest, TakeScansResponse, heartbeat_response::Verdict,
+    StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
+    heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
@@ -50,6 +51,7 @@ service! {
         start_rank: StartRank, Changes, StartRankRequest => StartRankResponse;
         end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
         latest_token: LatestToken, Reads, LatestTokenRequest => LatestTokenResponse;
+        take_groups: TakeGroups, Changes, TakeGroupsRequest => TakeGroupsResponse;
     }
 }
 
@@ -114,7 +116,7 @@ async fn heartbeat(
     for ScanProgress { dataset, fencing, part, files, bytes } in scans {
         live.progress.scan(dataset, part, ScanState { fencing, files, bytes });
     }
-    Ok(HeartbeatResponse { verdicts, has_scans })
+    Ok(HeartbeatResponse { verdicts, has_scans, ..HeartbeatResponse::default() })
 }
 
 async fn leave(
@@ -200,6 +202,14 @@ async fn latest_token(
     let token = core.read(|state| state.latest_token(&request.job));
     let token = token.map_err(|refusal| error::refusal(&refusal))?;
     Ok(LatestTokenResponse { token: token.map(|token| token.to_json()) })
+}
+
+async fn take_groups(
+    _core: Arc<Core>,
+    _caller: Caller,
+    _request: TakeGroupsRequest,
+) -> Result<TakeGroupsResponse, WireError> {
+    Err(super::not_yet())
 }
 
 /// A rank's progress as it came.

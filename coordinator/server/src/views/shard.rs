@@ -99,6 +99,7 @@ impl Shards {
             last_rank: ranks.end.saturating_sub(1).max(ranks.start),
             workers,
             age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
+            group: None,
         }
     }
 

@@ -52,6 +52,7 @@ fn worker(session: u64, join: &JoinSession, age_ms: u64, state: WorkerState) -> 
         seen_ms: None,
         serving: vec![],
         endpoint: join.endpoint.clone(),
+        cordon: 0,
     }
 }
 

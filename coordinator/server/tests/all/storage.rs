@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardfeed_coordinator::Coordinator;
+use shardfeed_host::{Disk, DiskFile, DiskLock, RealDisk};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
-use shardfeed_raft::{Disk, DiskFile, DiskLock, RealDisk};
 
 use crate::fixture::{clients, context, options, refused};
 use crate::http::page;
