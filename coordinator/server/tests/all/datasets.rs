@@ -103,6 +103,7 @@ async fn a_scan_that_fails_is_told_whole_and_may_be_tried_again() {
         file: Some("/data/f0".into()),
         offset: Some(70),
         ordinal: Some(3),
+        leader: None,
     };
     let fail = FailScanRequest {
         context: context(),
