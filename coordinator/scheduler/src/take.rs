@@ -227,8 +227,8 @@ impl Asking<'_> {
             pool.give_back(self.rank, position);
             truncated = Some(position);
         }
-        let may_get = self.may_get && !pool.has_ended(self.rank);
-        if may_get {
+        // What a rank gives back is for others.
+        if self.may_get && truncated.is_none() && !pool.has_ended(self.rank) {
             pool.fill(self.rank, *wants, self.facts);
         }
         if *wants > 0 {
@@ -372,3 +372,6 @@ fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<(), Refusal> {
          {of} groups and {all} samples"
     )))
 }
+
+#[cfg(test)]
+mod tests;
