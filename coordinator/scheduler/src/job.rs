@@ -194,7 +194,7 @@ impl Jobs {
     pub(crate) fn free(&mut self, rank: &RankRef) {
         let job = self.by_name.get_mut(&rank.job);
         if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
-            drop(generation.free(rank.rank));
+            generation.free(rank.rank);
         }
     }
 
