@@ -154,12 +154,12 @@ proptest! {
         more in 0u64..6,
     ) {
         let tail = if uneven { Tail::Uneven } else { Tail::Drop };
-        let mut cluster = Cluster::new(sizes.clone(), tail, batch_size, speeds.len());
+        let mut cluster = Cluster::new(sizes, tail, batch_size, speeds.len());
         let run = |cluster: &mut Cluster, rounds: u64| {
             for _ in 0..rounds {
-                for rank in 0..speeds.len() {
+                for (rank, speed) in speeds.iter().enumerate() {
                     // Ranks of other tails step together.
-                    let steps = if uneven { speeds[rank] } else { 1 };
+                    let steps = if uneven { *speed } else { 1 };
                     (0..steps).for_each(|_| cluster.step(rank));
                     cluster.report(rank, true);
                 }
