@@ -126,7 +126,8 @@ impl Cluster {
             let (stop, nodes) = (stop.clone(), nodes.clone());
             tokio::spawn(async move { propose_for_ever(client, &nodes, &stop).await })
         });
-        Load { stop, nodes, clients: clients.collect() }
+        let clients = clients.collect();
+        Load { stop, nodes, clients }
     }
 
     /// Waits until all nodes have applied everything, and holds them to each other and to `acknowledged`.
