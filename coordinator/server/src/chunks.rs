@@ -177,6 +177,17 @@ impl ChunkStore {
         digests.into_iter().for_each(|digest| known.unreferenced.remove(digest));
     }
 
+    /// Puts chunks back whose command was refused; if a dataset refers to them after all, the next look at
+    /// the state takes them out again.
+    pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
+        let mut known = self.known();
+        for digest in digests {
+            if known.present.contains(digest) {
+                known.unreferenced.insert(*digest, COUNTED_BYTES_MIN, now);
+            }
+        }
+    }
+
     /// Follows the state, which other nodes change as well: what datasets refer to is not counted, and
     /// what they no longer refer to is, with a full time to live.
     pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
