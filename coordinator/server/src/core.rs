@@ -240,6 +240,14 @@ impl Core {
         all > 1 && heard * 2 <= all
     }
 
+    /// Whether a majority confirms soon that this node leads: what it remembers of them may be old only
+    /// because nothing was to be said.
+    pub(crate) async fn is_confirmed(&self) -> bool {
+        let wait = Duration::from_millis(self.options.election_max_ms);
+        let confirmed = tokio::time::timeout(wait, self.node.linearize()).await;
+        confirmed.is_ok_and(|confirmed| confirmed.is_ok())
+    }
+
     /// Answers nobody until a majority has confirmed that this node leads.
     pub(crate) fn leave_office(&self) {
         self.ready_term.store(0, Ordering::Release);
