@@ -102,7 +102,8 @@ impl ChunkStore {
         referenced: &BTreeSet<Digest>,
         now: Instant,
     ) -> Result<Self, ChunkStoreError> {
-        let failed = |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
+        let failed =
+            |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
         let mut known = Known::default();
         for name in disk.list().map_err(|error| failed("", error))? {
             if name.starts_with(PART_PREFIX) {

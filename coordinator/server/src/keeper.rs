@@ -11,8 +11,8 @@ use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::core::{Core, blocking, referenced};
 use crate::copies;
+use crate::core::{Core, blocking, referenced};
 use crate::error;
 use crate::manifests::assemble;
 

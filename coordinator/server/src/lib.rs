@@ -43,7 +43,7 @@ mod http;
 mod metrics;
 mod net;
 
+pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
-pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use server::{Coordinator, Running, Starting, run};

@@ -10,9 +10,9 @@ use shardfeed_proto::coordinator::v1::{
     GetChunkResponse, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse,
     LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
     PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
-    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress, StartRankRequest,
-    StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
-    heartbeat_response::Verdict,
+    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress,
+    StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest,
+    TakeScansResponse, heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
