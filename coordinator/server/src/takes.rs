@@ -427,3 +427,11 @@ pub(crate) fn too_many() -> WireError {
     let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
     WireError::new(ErrorKind::Retry, message)
 }
+
+/// The loop ended before it answered.
+pub(crate) fn gone() -> WireError {
+    WireError::new(
+        ErrorKind::Retry,
+        "this coordinator stops; try again, at another node if there is one",
+    )
+}

@@ -260,7 +260,7 @@ async fn take_groups(
     let (reply, answer) = oneshot::channel();
     let ask = Ask { take, groups, request_id: caller.request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| takes::too_many())?;
-    answer.await.unwrap_or_else(|_| Err(takes::too_many()))
+    answer.await.unwrap_or_else(|_| Err(takes::gone()))
 }
 
 /// A rank's progress as it came.
