@@ -98,6 +98,10 @@ class Failover:
         if not total.is_ok():
             problems = "".join(f"; {problem}" for problem in total.problems[:3])
             raise FailedError(f"{counted} unknown={total.unknown}{problems}")
+        # A run that skips what an earlier one was given loses it, though the ledgers have it all.
+        began = [(start.world_size, (start.epoch, start.step)) for start in total.generations]
+        if began != (runs := [(run.world_size, tuple(run.origin)) for run in scene.runs]):
+            raise FailedError(f"generations began as {began}, the runs' states say {runs}")
         batches = order.compare(scene.ledger, data, total.epochs, GLOBAL_BATCH, scene.loader)
         say(f"counted {total.epochs} epochs of {total.records} records; all {batches} in order")
         faults, records = len(self.stalls_ms) - 1, total.epochs * total.records

@@ -98,6 +98,11 @@ class Run:
             process.send_signal(number)
 
     @property
+    def origin(self) -> Place:
+        """Where it begins."""
+        return place_of(Path(self.options.state)) if self.options.state else Place(0, 0)
+
+    @property
     def first(self) -> Place:
         """Of the rank that is farthest."""
         return max((given[-1].place for given in self.given if given), default=Place(-1, -1))
