@@ -118,10 +118,11 @@ def change_world_size(scene: Scene) -> str:
         if number:
             scene.mid_epoch()
         way = scene.random.choice([signal.SIGTERM, signal.SIGKILL])
-        status = STOPPED if way == signal.SIGTERM else -signal.SIGKILL
+        # Of ranks that are killed one after the other, some may have noticed.
+        allowed = {STOPPED} if way == signal.SIGTERM else {-signal.SIGKILL, 1}
         scene.run.signal(way)
-        if {*scene.run.exits()} != {status}:
-            raise FailedError(f"ranks did not end with {status} after {way.name}: {scene.run}")
+        if not {*scene.run.exits()} <= allowed:
+            raise FailedError(f"ranks did not end as {way.name} ends them: {scene.run}")
         resume(scene, world_size)
     return "-".join(f"{size}" for size in sizes)
 
