@@ -159,7 +159,7 @@ def transfer_leader(scene: Scene) -> str:
 
 
 def drain_worker(scene: Scene) -> str:
-    """It hands over what it has, and gets nothing until it is let in again."""
+    """It hands over what it has, leaves, and is started again once it is let in."""
     cluster = scene.cluster
     worker = scene.random.choice(cluster.workers)
     scene.strike()
@@ -173,6 +173,8 @@ def drain_worker(scene: Scene) -> str:
     scene.run.until(still_serving)
     scene.run.until_all_at(scene.after(scene.run.first, STEPS_ON))
     cluster.command("worker", "uncordon", worker.name)
+    worker.kill()
+    cluster.start_worker(worker)
     return worker.name
 
 

@@ -233,6 +233,9 @@ class Cluster:
         self.spawn_node(node)
 
         def not_added() -> str:
+            status = self.status()
+            if status is not None and number in {each["node"] for each in status["members"]}:
+                return ""  # by a command of which we saw no good end
             try:
                 self.command("cluster", "add", str(number), node.address, asked=self._others(node))
             except FailedError as error:
@@ -274,16 +277,21 @@ class Cluster:
             return None
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def leader(self) -> Node | None:
-        """Whom all that answer take for the leader."""
-        named = {view and view["leader"] for view in self.views().values()}
-        return self.nodes.get(named.pop()) if len(named) == 1 else None
+    def status(self) -> Any:
+        """What the coordinators say of themselves, the leader if there is one; None: no answer."""
+        return self.look("cluster", "status") if self.is_replicated else self.look("status")
 
-    def views(self) -> dict[int, Any]:
-        """What each coordinator that runs says of the cluster; None: it does not answer."""
-        status = ("cluster", "status") if self.is_replicated else ("status",)
-        up = [node for node in self.nodes.values() if node.is_answering]
-        return {node.number: self.look(*status, asked=node.address) for node in up}
+    def leader(self) -> Node | None:
+        """Whom all that answer take for the leader; None: they do not agree, or one is silent."""
+        status = self.status()
+        if status is None:
+            return None
+        named = {status["leader"]}
+        if self.is_replicated:
+            own = {each["node"]: each["view"]["leader"] for each in status["members"]}
+            up = (node.number for node in self.nodes.values() if node.is_answering)
+            named |= {own.get(number) for number in up}
+        return self.nodes.get(named.pop()) if len(named) == 1 else None
 
     def until_led(self, otherwise_than_by: Node | None = None) -> Node:
         """Waits until those that answer agree on a leader; returns it."""

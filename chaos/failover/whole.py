@@ -23,32 +23,30 @@ class Whole:
         return self._of_coordinators() or self._of_workers() or self._of_ranks()
 
     def _of_coordinators(self) -> str:
-        cluster = self._cluster
-        views = cluster.views()
-        silent = {*cluster.nodes} - {number for number, view in views.items() if view}
-        if silent:
-            return f"coordinators {sorted(silent)} do not answer"
-        leaders = {view["leader"] for view in views.values()}
-        if len(leaders) != 1 or not leaders <= {*cluster.nodes}:
+        cluster, status = self._cluster, self._cluster.status()
+        if status is None:
+            return "no coordinator answers"
+        if not cluster.is_replicated:
+            return "" if status["leader"] in cluster.nodes else "the coordinator does not lead"
+        members = {each["node"]: each for each in status["members"]}
+        if {*members} != {*cluster.nodes}:
+            return f"the members are {sorted(members)}, not {sorted(cluster.nodes)}"
+        leaders = {each["view"]["leader"] for each in members.values()}
+        if leaders != {status["leader"]} or not leaders <= {*cluster.nodes}:
             return f"the coordinators take {leaders} for the leader"
-        return self._of_members(views, leaders.pop()) if cluster.is_replicated else ""
-
-    def _of_members(self, views: dict[int, Any], leader: int) -> str:
-        by_leader = {each["node"]: each for each in views[leader]["members"]}
-        if {*by_leader} != {*self._cluster.nodes}:
-            return f"the members are {sorted(by_leader)}"
         if self._committed is None:
-            self._committed = views[leader]["committed"]
-        for number, member in by_leader.items():
-            if member["role"] == "learner":
-                return f"coordinator {number} does not vote"
-            if number == leader:
-                continue
-            if (member["matched"] or 0) < self._committed:
-                return f"coordinator {number} has not all of the log"
-            if (member["heard_ms"] or 0) > HEARD_MS:
-                return f"coordinator {number} is silent"
-        return ""
+            self._committed = status["committed_index"]
+        others = (each for number, each in members.items() if number != status["leader"])
+        return next(filter(None, (self._behind(each) for each in others)), "")
+
+    def _behind(self, member: dict[str, Any]) -> str:
+        """What a follower lacks by the leader's word."""
+        number = member["node"]
+        if member["role"] != "voter":
+            return f"coordinator {number} does not vote"
+        if (member["matched_index"] or 0) < (self._committed or 0):
+            return f"coordinator {number} has not all of the log"
+        return f"coordinator {number} is silent" if (member["heard_ms"] or 0) > HEARD_MS else ""
 
     def _of_workers(self) -> str:
         found = self._cluster.look("worker", "list")
