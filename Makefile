@@ -6,12 +6,14 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test demo bench check-rust check-python clean
+.PHONY: help build test demo failover failover-dynamic bench check-rust check-python clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
+	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
+	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md"
 
 $(VENV)/.installed: python/requirements-dev.txt
@@ -29,6 +31,14 @@ build: $(VENV)/.installed
 
 demo: build
 	$(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
+
+failover: build
+	$(VENV)/bin/python chaos/failover.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(FAULTS),--faults $(FAULTS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS))
+
+failover-dynamic: build
+	$(VENV)/bin/python chaos/dynamic_failures.py $(if $(MODE),--mode $(MODE)) $(if $(CASES),--cases $(CASES)) \
+	  $(if $(RECORDS),--records $(RECORDS))
 
 test: check-rust check-python
 

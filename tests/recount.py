@@ -1,6 +1,6 @@
 """Counts what ranks were given, from their ledgers and the shards alone; the loader is not asked.
 
-    python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop] [--json]
+    python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop|uneven] [--json]
 
 DIR/rank-R is what SHARDFEED_LEDGER=DIR leaves (embedded/src/ledger.rs); --data is the dataset's
 folder, with no other files in it. A rank's file is in the order of time. A `start` of the same
@@ -12,10 +12,13 @@ the same world size and batch size, else it is of an attempt that is gone. Gener
 order: each drops what earlier ones delivered, on any rank, at or after its first (epoch, step).
 
 Counted in each epoch, then summed:
-- lost: records never delivered as `valid`. tail="pad": all of them. tail="drop": less those that
-  the last step may leave out, records mod B; B - 1 if the global batch B changed in the epoch.
+- lost: records never delivered as `valid`. tail="pad" and "uneven": all of them. tail="drop": less
+  those that the last step may leave out, records mod B; B - 1 if the global batch B changed in the
+  epoch.
 - duplicated: valid deliveries after a record's first. unknown: rows, padding too, of no record.
 - problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
+  tail="uneven": each rank has steps of its own, of batch_size rows at most, and ranks may end at
+  different ones; starts at which they stood apart are not followed, so what they gave is lost.
 
 Exit status: 0 all is well, 1 it is not, 2 it cannot be counted.
 """
@@ -26,6 +29,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -130,6 +134,28 @@ def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]
     return starts, steps
 
 
+def even_problems(steps: dict[int, Step]) -> Iterator[str]:
+    """What is wrong with an epoch in which all ranks have the same whole steps."""
+    if list(steps) != list(range(len(steps))):
+        yield f": steps {list(steps)} are not 0, 1, 2, ..."
+    for number, step in steps.items():
+        have, start = step.rows_by_rank(), step.start
+        if have != [(rank, start.batch_size) for rank in range(start.world_size)]:
+            yield f" step {number}: (rank, rows) {have} in {start}"
+
+
+def uneven_problems(steps: dict[int, Step]) -> Iterator[str]:
+    """What is wrong with an epoch in which each rank has steps of its own, some of them short."""
+    for rank in sorted({rank for step in steps.values() for rank in step.rows}):
+        numbers = [number for number, step in steps.items() if rank in step.rows]
+        if numbers != list(range(len(numbers))):
+            yield f": rank {rank}'s steps {numbers} are not 0, 1, 2, ..."
+    for number, step in steps.items():
+        have, start = step.rows_by_rank(), step.start
+        if any(rank >= start.world_size or rows > start.batch_size for rank, rows in have):
+            yield f" step {number}: (rank, rows) {have} in {start}"
+
+
 def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pad") -> Recount:
     """Counts epochs 0 .. epochs - 1; None: all that were begun."""
     generations, steps = read_ledger(ledger)
@@ -144,13 +170,8 @@ def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pa
         total.problems.append(f"{begun} epochs were begun, not {epochs}")
     for epoch in range(total.epochs):
         mine = {number: step for (of, number), step in sorted(steps.items()) if of == epoch}
-        if list(mine) != list(range(len(mine))):
-            total.problems.append(f"epoch {epoch}: steps {list(mine)} are not 0, 1, 2, ...")
-        for number, step in mine.items():
-            have, start = step.rows_by_rank(), step.start
-            if have != [(rank, start.batch_size) for rank in range(start.world_size)]:
-                problem = f"epoch {epoch} step {number}: (rank, rows) {have} in {start}"
-                total.problems.append(problem)
+        look = uneven_problems if tail == "uneven" else even_problems
+        total.problems += [f"epoch {epoch}{problem}" for problem in look(mine)]
         rows = [row for step in mine.values() for row in step.global_batch()]
         known = [row for row in rows if 0 <= row[1] < counts.get(row[0], 0)]
         times = Counter((shard, ordinal) for shard, ordinal, valid in known if valid)
@@ -170,7 +191,7 @@ def main() -> int:
     parser.add_argument("--ledger", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--epochs", type=int, metavar="E", help="how many there must be")
-    parser.add_argument("--tail", choices=["pad", "drop"], default="pad")
+    parser.add_argument("--tail", choices=["pad", "drop", "uneven"], default="pad")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     try:

@@ -266,6 +266,34 @@ def test_tail_drop(world: World) -> None:
     assert numbers(world.count(tail="drop")) == (1, 1, 0, 0)
 
 
+def test_tail_uneven(world: World) -> None:
+    world.start(0, (0, 0), 2, [0, 1])
+    world.give(0, (0, 0), 2, [0, 1])
+    world.give(0, (0, 1), 2, [0])
+    # A short step, and one more step than the other rank has.
+    world.row(1, 0, (0, 1), *ORDER[6])
+    world.row(1, 0, (0, 2), *ORDER[7])
+    assert numbers(world.count(tail="uneven")) == (0, 0, 0, 0)
+    assert not world.count(tail="pad").is_ok()
+    world.row(1, 0, (0, 2), *ORDER[7])
+    assert numbers(world.count(tail="uneven")) == (0, 1, 0, 0)
+
+
+def test_tail_uneven_with_a_hole_or_too_many_rows(world: World) -> None:
+    world.start(0, (0, 0), 2, [0, 1])
+    world.give(0, (0, 0), 2, [0, 1])
+    world.give(0, (0, 1), 2, [0])
+    world.row(1, 0, (0, 2), *ORDER[6])
+    total = world.count(tail="uneven")
+    assert numbers(total) == (1, 0, 0, 1)  # a rank that skips a step has lost what was in it
+    assert "epoch 0: rank 1's steps [0, 2]" in total.problems[0]
+    for _ in range(3):
+        world.row(0, 0, (0, 2), *ORDER[7])
+    total = world.count(tail="uneven")
+    assert numbers(total) == (0, 2, 0, 2)
+    assert "epoch 0 step 2: (rank, rows) [(0, 3), (1, 1)]" in total.problems[1]
+
+
 @pytest.mark.parametrize(
     "line",
     [

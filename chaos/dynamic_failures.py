@@ -1,0 +1,222 @@
+"""What `make failover-dynamic` runs: the failures that sink tf.data service, one after the other.
+
+    python dynamic_failures.py [--records 200000] [--cases sole-worker,...] [--mode dynamic]
+
+Each case is one epoch of a cluster of its own, whose ranks take batches of 512 at a pace, not in
+step with each other. After about 35 % of the records something is killed, and comes back a second
+later or never. Then the ranks' ledgers are counted (tests/recount.py), and a row is printed beside
+what tf.data service 2.21 did in the same case: dynamic sharding, 10 files, 1,000,000 records, one
+client, kill at 35 %, back after 1 s.
+
+Ranks that get lost for good need mode="dynamic" with tail="uneven": their share goes to the others.
+The other cases are played in the deterministic mode, or all of them in the one that `--mode` names.
+
+lost must be 0, and doubled too. Only what a rank had taken that was killed for good may come again,
+from where the cluster last knew it: nobody else can say what became of that. The last line is
+`failover-dynamic: ok ...` or `failover-dynamic: FAILED ...`, the exit status 0 or 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
+import dataset  # noqa: E402
+import recount  # noqa: E402
+import stage  # noqa: E402
+from cluster import FailedError  # noqa: E402
+from ranks import Run  # noqa: E402
+from servers import Bound, Cluster  # noqa: E402
+from stage import say  # noqa: E402
+from trainer import Options  # noqa: E402
+
+NAME = "failover-dynamic"
+BATCH_SIZE = 512
+SHARDS = 10
+#: When the kill comes, of all records, and how long what was killed is gone.
+KILL_AT, GONE_S = 0.35, 1.0
+#: Of one case, besides its steps; an epoch that has not ended by then never ends.
+BOUND_S = 60.0
+#: A training step: long enough for what was killed to come back before the epoch is over.
+STEP_SECONDS = 0.02
+
+
+class Outcome(NamedTuple):
+    """As in the table."""
+
+    lost: str
+    doubled: str
+    ended: str
+    gap: str
+
+
+class Case(NamedTuple):
+    name: str
+    #: One rank for each.
+    workers: int
+    coordinators: int
+    #: "worker", "host" (a worker and its trainer), "leader" or nothing.
+    victim: str
+    #: Seen with tf.data service.
+    peer: Outcome
+
+
+#: The rank whose worker is killed, or that is killed with it: rank 0 stays, as every ledger has it.
+VICTIM = -1
+CASES: Sequence[Case] = (
+    Case("none", 1, 1, "", Outcome("0", "0", "yes", "-")),
+    Case("sole-worker", 1, 1, "worker", Outcome("449,792", "0", '"yes"', "5.5 - 6.7 s")),
+    Case("one-of-2", 2, 1, "worker", Outcome("264,320 - 462,272", "0", '"yes"', "to its end")),
+    Case("one-of-2-gone", 2, 1, "host", Outcome("24,896; 425,920", "0", "never", "-")),
+    Case(
+        "coordinator", 1, 1, "leader", Outcome("0 (or 600,128)", "0", "yes (error)", "5.2 - 7.1 s")
+    ),
+    Case("leader-of-3", 2, 3, "leader", Outcome("has no such", "", "", "")),
+)
+
+
+class Play:
+    """One case."""
+
+    def __init__(self, case: Case, mode: str, work: Path) -> None:
+        self.case, self.mode, self.work = case, mode, work
+        self.tail = "uneven" if mode == "dynamic" else "pad"
+        self.data, self.ledger = work.parent / "data", work / "ledger"
+        self.struck = math.inf
+
+    def play(self, records: int) -> Outcome:
+        """Raises FailedError if anything was lost, doubled, or did not end."""
+        self.work.mkdir()
+        Bound.set(BOUND_S + 2 * STEP_SECONDS * records / BATCH_SIZE)
+        with (
+            Cluster(self.work, self.case.coordinators, self.case.workers) as cluster,
+            Run(0, self.case.workers, self.work, self.options()) as run,
+        ):
+            ledger = {"SHARDFEED_RUN_ID": NAME, "SHARDFEED_LEDGER": str(self.ledger)}
+            run.start(lambda rank: ledger | cluster.variables(rank))
+            if self.case.victim:
+                self.strike(cluster, run, records)
+            *survivors, victim = range(run.world_size)
+            ranks = survivors if self.case.victim == "host" else [*survivors, victim]
+            if {*run.exits(ranks, within_s=math.inf)} != {0}:
+                raise FailedError(f"not all ranks finished: {run}")
+            gap = run.longest_gap(min(self.struck, run.given[0][0].time), math.inf)
+        return self.count(f"{gap * 1e3:.0f} ms")
+
+    def options(self) -> Options:
+        loader: dict[str, Any] = {
+            "files": f"{self.data}/*.tfrecord",
+            "tail": self.tail,
+            "job": NAME,
+        }
+        if self.mode == "dynamic":
+            loader["mode"] = self.mode
+        return Options(
+            loader=loader,
+            global_batch=BATCH_SIZE * self.case.workers,
+            states="states",
+            state=None,
+            save_every=10,
+            step_seconds=STEP_SECONDS,
+            meet=None,
+        )
+
+    def strike(self, cluster: Cluster, run: Run, records: int) -> None:
+        leader = cluster.until_led() if self.case.victim == "leader" else None
+
+        def too_early() -> str:
+            taken = BATCH_SIZE * sum(len(given) for given in run.given)
+            return f"only {taken} records were taken" if taken < KILL_AT * records else ""
+
+        run.until(too_early)
+        self.struck = time.monotonic()
+        worker = cluster.workers[VICTIM]
+        (leader or worker).kill()
+        if self.case.victim == "host":
+            run.processes[VICTIM].kill()
+            return
+        time.sleep(GONE_S)
+        if leader is None:
+            cluster.start_worker(worker)
+        else:
+            cluster.start_nodes()
+
+    def count(self, gap: str) -> Outcome:
+        total = recount.recount(self.ledger, self.data, epochs=1, tail=self.tail)
+        among = "by any rank"
+        doubled = total.duplicated
+        if self.case.victim == "host":
+            among, doubled = "by survivors", self.doubled_among_survivors()
+        if total.lost or doubled or total.unknown or total.problems:
+            found = f"lost={total.lost} doubled={doubled} {among} unknown={total.unknown}"
+            raise FailedError("; ".join([found, *total.problems[:3]]))
+        return Outcome(f"{total.lost}", f"{total.duplicated:,}", "yes", gap)
+
+    def doubled_among_survivors(self) -> int:
+        _, steps = recount.read_ledger(self.ledger)
+        gone = self.case.workers - 1
+        times = Counter(
+            (shard, ordinal)
+            for step in steps.values()
+            for rank, rows in step.rows.items()
+            for shard, ordinal, valid in rows
+            if valid and rank != gone
+        )
+        return sum(times.values()) - len(times)
+
+
+def mode_of(case: Case, wanted: str | None) -> str:
+    return wanted or ("dynamic" if case.victim == "host" else "deterministic")
+
+
+def play_all(cases: Sequence[Case], wanted: str | None, records: int, work: Path) -> str:
+    """Returns the last line; raises FailedError if any of the cases went wrong."""
+    dataset.write(work / "data", [records // SHARDS] * SHARDS)
+    records = records // SHARDS * SHARDS
+    say(
+        f"{records:,} records in {SHARDS} files, batches of {BATCH_SIZE}; beside it tf.data service"
+    )
+    row = "{:14} {:13} {:>7} {:>8} {:6} {:>8}   | {:>18} {:>8} {:12} {}".format
+    say(row("case", "mode", *Outcome._fields, *Outcome._fields))
+    failed = []
+    for case in cases:
+        mode = mode_of(case, wanted)
+        if case.victim == "host" and mode != "dynamic":
+            say(f"{case.name:14} {mode:13} waits for the lost rank, as it should: left out")
+            continue
+        try:
+            outcome = Play(case, mode, work / case.name).play(records)
+            say(row(case.name, mode, *outcome, *case.peer))
+        except stage.KNOWN_ERRORS as error:
+            failed.append(case.name)
+            say(f"{case.name:14} {mode:13} FAILED {error}")
+    if failed:
+        raise FailedError(f"{len(failed)} of {len(cases)} cases: {', '.join(failed)}")
+    return f"{NAME}: ok cases={len(cases)} records={records} lost=0"
+
+
+def main() -> int:
+    names = [case.name for case in CASES]
+    parser = argparse.ArgumentParser(description="Kills what may not be missed, and counts.")
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--cases", default=",".join(names), help="only these, by name")
+    parser.add_argument("--mode", choices=["deterministic", "dynamic"], help="of all cases")
+    args = parser.parse_args()
+    wanted = args.cases.split(",")
+    if not {*wanted} <= {*names}:
+        parser.error(f"--cases: there are {', '.join(names)}")
+    cases = [case for case in CASES if case.name in wanted]
+    return stage.perform(NAME, lambda work: play_all(cases, args.mode, args.records, work))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

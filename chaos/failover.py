@@ -1,0 +1,159 @@
+"""What `make failover` runs: a training on a whole cluster, ten faults in it, and a count.
+
+    python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1]
+
+Three coordinators, four workers and four ranks, each a process, train for some epochs. One thing
+after the other fails in the middle of an epoch (failover/faults.py); after each the cluster must be
+whole again within half a minute (failover/whole.py). At the end the ranks' ledgers and the shards
+alone are counted (tests/recount.py), and every global batch is compared with the order as the
+independent oracle computes it (tests/order_oracle.py).
+
+One line for each fault says where it struck and the longest time that any rank waited from one
+batch to the next while it lasted, its pace included; restarts of the ranks are not in it. The last
+line is `failover: ok faults=F records=N lost=0 duplicated=0 stall_ms_max=S`, N over all epochs, or
+`failover: FAILED ...`; the exit status 0 or 1, or 128 and the signal that ended it.
+
+`--coordinators 1` leaves out the faults that are about several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
+import dataset  # noqa: E402
+import order  # noqa: E402
+import recount  # noqa: E402
+import stage  # noqa: E402
+from cluster import FailedError  # noqa: E402
+from faults import FAULTS, Fault  # noqa: E402
+from scene import GLOBAL_BATCH, RECORDS, SHARDS, Scene  # noqa: E402
+from servers import Bound, Cluster  # noqa: E402
+from stage import say  # noqa: E402
+
+COORDINATORS, WORKERS, RANKS = 3, 4, 4
+#: Of all of it, the count not included.
+BOUND_S = 225.0
+
+
+class Failover:
+    """The play: one fault after the other, then the count."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        #: From when to when something failed.
+        self.disturbed: list[tuple[float, float]] = []
+        self.stalls_ms = [0]
+
+    def play(self, faults: Sequence[Fault]) -> None:
+        scene = self.scene
+        try:
+            scene.start(RANKS)
+            scene.until_whole()
+            self.disturbed.append((0.0, time.monotonic()))
+            for fault in faults:
+                self.suffer(fault)
+            scene.run.signal(signal.SIGUSR1)
+            if {*scene.run.exits()} != {0}:
+                raise FailedError(f"not all ranks finished: {scene.run}")
+        finally:
+            for run in scene.runs:
+                run.close()
+        calm = self.calm_gap()
+        say(f"{len(scene.runs)} runs; undisturbed no rank waited longer than {calm * 1e3:.0f} ms")
+
+    def suffer(self, fault: Fault) -> None:
+        """Plays a fault and waits until all is well again."""
+        scene = self.scene
+        victim = fault.play(scene)
+        scene.until_whole()
+        end = time.monotonic()
+        self.disturbed.append((scene.struck, end))
+        stall_ms = round(scene.longest_gap(scene.struck, end) * 1e3)
+        self.stalls_ms.append(stall_ms)
+        epoch, step = scene.struck_at
+        where = f"victim={victim} epoch={epoch} step={step}"
+        whole_ms = round((end - scene.struck) * 1e3)
+        say(f"fault {fault.number} {fault.name} {where} stall_ms={stall_ms} whole_ms={whole_ms}")
+
+    def calm_gap(self) -> float:
+        """The longest gap while nothing failed, in seconds."""
+        ends = [*(begun for begun, _ in self.disturbed[1:]), time.monotonic()]
+        times = zip((end for _, end in self.disturbed), ends, strict=True)
+        return max(self.scene.longest_gap(since, until) for since, until in times)
+
+    def count(self) -> str:
+        """The last line."""
+        scene = self.scene
+        data = scene.ledger / "data"
+        total = recount.recount(scene.ledger, data)
+        counted = f"lost={total.lost} duplicated={total.duplicated}"
+        if not total.is_ok():
+            problems = "".join(f"; {problem}" for problem in total.problems[:3])
+            raise FailedError(f"{counted} unknown={total.unknown}{problems}")
+        # A run that skips what an earlier one was given loses it, though the ledgers have it all.
+        began = [(start.world_size, (start.epoch, start.step)) for start in total.generations]
+        if began != (runs := [(run.world_size, tuple(run.origin)) for run in scene.runs]):
+            raise FailedError(f"generations began as {began}, the runs' states say {runs}")
+        batches = order.compare(scene.ledger, data, total.epochs, GLOBAL_BATCH, scene.loader)
+        say(f"counted {total.epochs} epochs of {total.records} records; all {batches} in order")
+        faults, records = len(self.stalls_ms) - 1, total.epochs * total.records
+        stall = f"stall_ms_max={max(self.stalls_ms)}"
+        return f"failover: ok faults={faults} records={records} {counted} {stall}"
+
+
+def play(work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault]) -> str:
+    """All of it; returns the last line."""
+    Bound.set(BOUND_S)
+    dataset.write(ledger / "data", dataset.unequal(RECORDS, SHARDS, seed))
+    with Cluster(work, coordinators, WORKERS) as cluster:
+        scene = Scene(work, ledger, cluster, seed)
+        failover = Failover(scene)
+        say(f"{coordinators} coordinators, {WORKERS} workers, {RANKS} ranks, seed {seed}")
+        failover.play(faults)
+        scene.no_panic()
+    return failover.count()
+
+
+def chosen(numbers: str, coordinators: int) -> list[Fault]:
+    """Raises ValueError for a fault that there is not."""
+    known = {str(fault.number): fault for fault in FAULTS}
+    wanted = numbers.replace(",", " ").split() or list(known)
+    if not {*wanted} <= {*known}:
+        raise ValueError(f"FAULTS={numbers!r}: faults are numbers from 1 to {len(FAULTS)}")
+    left_out = [n for n in wanted if coordinators == 1 and known[n].is_of_many]
+    if left_out:
+        say(f"faults {','.join(left_out)} need several coordinators and are left out")
+    return [known[number] for number in wanted if number not in left_out]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Trains, breaks, mends and counts.")
+    parser.add_argument("--seed", type=int, default=1, help="of data, order, victims and times")
+    parser.add_argument("--faults", default="", metavar="N,N", help="only these, in this order")
+    parser.add_argument("--ledger", type=Path, metavar="DIR", help="keep ledgers and shards there")
+    parser.add_argument("--coordinators", type=int, default=COORDINATORS, choices=[3, 1])
+    args = parser.parse_args()
+
+    def whole_play(work: Path) -> str:
+        ledger = args.ledger.resolve() if args.ledger else work / "ledger"
+        if used := [*ledger.glob("rank-*"), *ledger.glob("data")]:
+            raise FailedError(f"{used[0]} is of an earlier run; give LEDGER a new or empty folder")
+        faults = chosen(args.faults, args.coordinators)
+        try:
+            return play(work, ledger, args.seed, args.coordinators, faults)
+        except stage.KNOWN_ERRORS as error:
+            raise FailedError(f"{error}; seed {args.seed}") from error
+
+    return stage.perform("failover", whole_play)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A training on a cluster while things fail: where it stands, when to strike, when all is well."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from cluster import FailedError
+from ranks import Place, Run
+from servers import Cluster
+from trainer import Options
+from whole import Whole
+
+JOB = "failover"
+#: Divisible by every world size here: 4, 3 and 6.
+GLOBAL_BATCH = 24
+LANES = 12
+RECORDS = 2_390  # the last step is padded
+SHARDS = 24
+#: Of an epoch: the longest lane, two records a step (docs/ORDER.md section 7).
+STEPS = math.ceil(math.ceil(RECORDS / LANES) / (GLOBAL_BATCH // LANES))
+SAVE_EVERY = 8
+#: A model's time: epochs of about three seconds, in the middle of which a signal can be.
+STEP_SECONDS = 0.03
+
+
+class Scene:
+    """The cluster, the ranks of the run that is on, and what was struck last."""
+
+    def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int) -> None:
+        self.work, self.ledger, self.cluster = work, ledger, cluster
+        self.random = random.Random(seed)
+        #: What makes the order; all runs have it.
+        self.loader: dict[str, Any] = {
+            "files": f"{ledger / 'data'}/*.tfrecord",
+            "lanes": LANES,
+            "tail": "pad",
+            "shuffle_window": 64,
+            "interleave": 4,
+            "seed": seed,
+            "job": JOB,
+        }
+        self.runs: list[Run] = []
+        #: Where the first rank was when the first signal of the fault was sent, and when.
+        self.struck_at, self.struck = Place(0, 0), 0.0
+
+    @property
+    def run(self) -> Run:
+        return self.runs[-1]
+
+    def start(self, world_size: int, state: Path | None = None) -> None:
+        """A new run, once the one before has ended."""
+        number = len(self.runs)
+        options = Options(
+            loader=self.loader,
+            global_batch=GLOBAL_BATCH,
+            states=f"states-{number}",
+            state=str(state) if state else None,
+            save_every=SAVE_EVERY,
+            step_seconds=STEP_SECONDS,
+            meet=f"ranks-{number}.sock",
+        )
+        run = Run(number, world_size, self.work, options)
+        self.runs.append(run)
+        of_all = {"SHARDFEED_RUN_ID": f"{JOB}-{number}", "SHARDFEED_LEDGER": str(self.ledger)}
+        workers = len(self.cluster.workers)
+        run.start(lambda rank: of_all | self.cluster.variables(rank % workers))
+
+    def last_state(self) -> Path | None:
+        """The last one that all ranks of the run have, else the one that it began with."""
+        begun = self.run.options.state
+        return self.run.common_state() or (Path(begun) if begun else None)
+
+    def mid_epoch(self) -> Place:
+        """Waits for a step in the middle of an epoch; returns it."""
+        while True:
+            step, first = self.random.randint(STEPS // 4, STEPS // 2), self.run.first
+            epoch = max(0, first.epoch + (first.step >= step))
+            words = f"no rank is at epoch {epoch} step {step}"
+            self.run.until(lambda: "" if self.run.first >= (epoch, step) else words)  # noqa: B023
+            if self.run.first.step < STEPS * 3 // 4:
+                return self.run.first
+            # This process was late; in the next epoch, then.
+
+    def strike(self) -> None:
+        """Waits for the middle of an epoch: what is to fail fails now."""
+        self.struck_at, self.struck = self.mid_epoch(), time.monotonic()
+
+    def hold(self, least_s: float, most_s: float) -> None:
+        """Lets a fault last for a while."""
+        end = time.monotonic() + self.random.uniform(least_s, most_s)
+        self.run.until(lambda: "it lasts" if time.monotonic() < end else "")
+
+    def after(self, place: Place, steps: int) -> Place:
+        """So many steps later."""
+        epochs, step = divmod(place.step + steps, STEPS)
+        return Place(place.epoch + epochs, step)
+
+    def until_whole(self) -> None:
+        """Waits until the cluster is whole, and every rank has had two batches since."""
+        self.run.until(Whole(self.cluster, JOB, self.run.world_size).missing)
+        self.run.until_all_at(self.after(self.run.first, 2))
+
+    def longest_gap(self, since: float, until: float) -> float:
+        """Of all ranks, in seconds; the pause between two runs is none."""
+        return max(run.longest_gap(since, until) for run in self.runs)
+
+    def no_panic(self) -> None:
+        for server in self.cluster.servers:
+            if server.log.exists() and "panicked" in server.log.read_text(errors="replace"):
+                raise FailedError(f"{server.name} panicked: see {server.log}")

@@ -1,0 +1,47 @@
+"""Around every play: a folder of its own, signals that end it, and what is said at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import shardfeed as sf
+from cluster import BINARY, Ending, FailedError
+
+#: Of the play, loader, recount and system; others are bugs and keep their traceback.
+KNOWN_ERRORS = (FailedError, sf.ShardfeedError, ValueError, OSError, subprocess.SubprocessError)
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def perform(name: str, play: Callable[[Path], str]) -> int:
+    """Calls `play` with an empty folder and prints the last line that it returns, or
+    `name: FAILED ...`; returns the exit status. The folder is left behind for whoever looks for the
+    cause of a failure."""
+    if not BINARY.exists():
+        say(f"{name}: FAILED {BINARY} is missing; `make build` makes it")
+        return 1
+    Ending.on_signals()
+    # The caller's cluster is none of ours.
+    for variable in [each for each in os.environ if each.startswith("SHARDFEED_")]:
+        del os.environ[variable]
+    work = Path(tempfile.mkdtemp(prefix=f"shardfeed-{name}-"))
+    os.environ["SHARDFEED_CACHE_DIR"] = str(work / "cache")
+    try:
+        last_line = play(work)
+    except KNOWN_ERRORS as error:
+        say(f"{name}: FAILED {error} (files are in {work})")
+        return 1
+    except SystemExit:
+        shutil.rmtree(work)
+        say(f"{name}: FAILED interrupted")
+        raise
+    shutil.rmtree(work)
+    say(last_line)
+    return 0
