@@ -2,9 +2,9 @@
 //!
 //! All of it is calls of its `AdminService`; nothing here reads a data folder.
 
-mod address;
 mod client;
 
+mod confirm;
 mod listing;
 mod words;
 
@@ -12,10 +12,11 @@ pub(crate) mod batch;
 pub(crate) mod dataset;
 pub(crate) mod epoch;
 pub(crate) mod job;
+pub(crate) mod member;
 pub(crate) mod rank;
 pub(crate) mod shard;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod worker;
 
-pub(crate) use address::Address;
 pub(crate) use client::{CallError, Client, ClusterArgs};

@@ -27,6 +27,9 @@ pub(crate) enum DatasetCommand {
     List(cluster::ListArgs),
     /// Show a dataset of the cluster
     Show(cluster::ShowArgs),
+    /// Remove a dataset from the cluster; its files stay as they are
+    #[command(long_about = cluster::REMOVE_ABOUT)]
+    Remove(cluster::RemoveArgs),
 }
 
 impl DatasetCommand {
@@ -38,6 +41,7 @@ impl DatasetCommand {
             Self::Add(args) => cluster::run_add(args, format),
             Self::List(args) => cluster::run_list(args, format),
             Self::Show(args) => cluster::run_show(args, format),
+            Self::Remove(args) => cluster::run_remove(args, format),
         }
     }
 }

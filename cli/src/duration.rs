@@ -34,11 +34,6 @@ pub(crate) fn text(ms: u64) -> String {
     }
 }
 
-/// As [`text`].
-pub(crate) fn text_of(time: Duration) -> String {
-    text(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

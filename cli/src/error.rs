@@ -167,12 +167,12 @@ fn of_io(error: &io::Error) -> Told {
 
 fn of_call(error: &CallError) -> Told {
     match error {
-        CallError::Silent { .. } => Told::new(error.to_string()).hint(
+        CallError::Silent(said) if said.is_strange() => Told::new(error.to_string())
+            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR"),
+        CallError::Silent(_) => Told::new(error.to_string()).hint(
             "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator \
              start` runs there",
         ),
-        CallError::Stranger { .. } => Told::new(error.to_string())
-            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR"),
         CallError::Refused(error) => of_wire(error),
     }
 }

@@ -36,7 +36,7 @@ use crate::output::Format;
 const AFTER_HELP: &str = "\
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for example `debug`), \
-SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinator is.";
+SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinators are, with commas.";
 
 /// Look at, check and write TFRecord datasets, run a cluster, and ask what an epoch is made of
 #[derive(Debug, Parser)]
@@ -79,6 +79,9 @@ enum Noun {
     /// The process that decides who reads what
     #[command(subcommand)]
     Coordinator(process::CoordinatorCommand),
+    /// The coordinators of a cluster: who leads, members, backups
+    #[command(subcommand)]
+    Cluster(cluster::member::MemberCommand),
     /// Show the cluster as a whole
     Status(cluster::status::StatusArgs),
     /// Run a coordinator and a worker in one process, for a first try
@@ -128,6 +131,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Rank(command) => command.run(cli.output),
         Noun::Worker(command) => command.run(cli.output),
         Noun::Coordinator(command) => command.run(),
+        Noun::Cluster(command) => command.run(cli.output),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),
     }

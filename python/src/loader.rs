@@ -166,6 +166,21 @@ impl NativeLoader {
         self.with(py, |loader| loader.set_epoch(epoch))
     }
 
+    /// Deals the rest of the epoch anew, from `step` on; returns the rank and the batch size.
+    #[pyo3(signature = (step, world_size, rank))]
+    fn redeal(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        world_size: u64,
+        rank: Option<u64>,
+    ) -> PyResult<(u64, u64)> {
+        self.watched(py, |loader, progress| {
+            let batch_size = loader.redeal(step, world_size, rank, progress)?;
+            Ok((loader.options().rank, batch_size))
+        })
+    }
+
     /// The token of the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.cursor().token().to_json()))

@@ -1,4 +1,4 @@
-//! `shardfeed dataset list` and `show`: what the cluster knows of its datasets.
+//! `shardfeed dataset list`, `show` and `remove`: what the cluster knows of its datasets.
 
 mod add;
 
@@ -9,6 +9,7 @@ use serde::Serialize;
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1 as wire;
 
+use super::confirm::Confirm;
 use super::listing::{self, Column, Shown, column, wide};
 use super::words::{Failure, NONE, digest, naming, percent, text, word};
 use super::{CallError, Client, ClusterArgs};
@@ -34,6 +35,28 @@ pub(crate) struct ShowArgs {
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+pub(crate) const REMOVE_ABOUT: &str = "\
+Remove a dataset from the cluster; its files stay as they are
+
+One that a job reads is refused: remove the job first. The name may stand for other files then.";
+
+/// Arguments of `dataset remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The dataset's name
+    name: String,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// A dataset that is gone.
+#[derive(Debug, Serialize)]
+struct Removed {
+    dataset: String,
 }
 
 /// Datasets of a cluster.
@@ -92,19 +115,41 @@ fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
 
 /// Runs `dataset list`.
 pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
-    let datasets = list(&args.cluster.client()?)?;
+    let datasets = list(&args.cluster.client())?;
     let datasets = datasets.into_iter().map(DatasetReport::new).collect();
     Ok(format.print(&DatasetsReport { datasets, all: args.all })?)
 }
 
 /// Runs `dataset show`.
 pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    let dataset = get(&client, &args.name).map_err(|error| {
-        let known = list(&client).map(|known| known.into_iter().map(|d| d.name).collect());
-        naming(error, "datasets", &args.name, known)
-    })?;
+    let client = args.cluster.client();
+    let dataset = get(&client, &args.name);
+    let dataset = dataset.map_err(|error| explain(&client, &args.name, error))?;
     Ok(format.print(&DatasetReport::new(dataset))?)
+}
+
+/// Runs `dataset remove`.
+pub(crate) fn run_remove(args: &RemoveArgs, format: Format) -> anyhow::Result<()> {
+    let name = args.name.clone();
+    args.confirm.check(&format!("dataset `{name}` would be removed from the cluster"))?;
+    let client = args.cluster.client();
+    let removed = client.call(|mut admin, context| async move {
+        admin.remove_dataset(wire::RemoveDatasetRequest { context, name }).await
+    });
+    removed.map_err(|error| explain(&client, &args.name, error))?;
+    Ok(format.print(&Removed { dataset: args.name.clone() })?)
+}
+
+/// Says of an error about a dataset which there are, if that one is not among them.
+fn explain(client: &Client, name: &str, error: CallError) -> anyhow::Error {
+    let known = list(client).map(|known| known.into_iter().map(|d| d.name).collect());
+    naming(error, "datasets", name, known)
+}
+
+impl Report for Removed {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        output::write_facts(out, &[("removed dataset", self.dataset.clone())])
+    }
 }
 
 impl DatasetReport {

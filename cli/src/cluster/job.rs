@@ -8,6 +8,7 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::common::v1::JobIdentity;
 use shardfeed_proto::coordinator::v1 as wire;
 
+use super::confirm::Confirm;
 use super::listing::{self, Column, Shown, column, wide};
 use super::words::{NONE, digest, naming, number, text, word};
 use super::{CallError, Client, ClusterArgs};
@@ -21,7 +22,16 @@ pub(crate) enum JobCommand {
     List(ListArgs),
     /// Show a job: what fixes its order, and its generations
     Show(ShowArgs),
+    /// Remove a job and what is known of its generations
+    #[command(long_about = REMOVE_ABOUT)]
+    Remove(RemoveArgs),
 }
+
+const REMOVE_ABOUT: &str = "\
+Remove a job and what is known of its generations
+
+Ranks that it serves are told that it is gone. States that its loaders made stay good: the same name may begin \
+anew from one.";
 
 /// Arguments of `job list`.
 #[derive(Debug, Args)]
@@ -38,6 +48,17 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     /// The job's name
     name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `job remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The job's name
+    name: String,
+    #[command(flatten)]
+    confirm: Confirm,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -118,6 +139,18 @@ struct GenerationReport {
     age_ms: u64,
 }
 
+/// A job that is gone.
+#[derive(Debug, Serialize)]
+struct Removed {
+    job: String,
+}
+
+impl Report for Removed {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        output::write_facts(out, &[("removed job", self.job.clone())])
+    }
+}
+
 /// Jobs.
 pub(super) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
     let answer = client.call(|mut admin, context| async move {
@@ -135,7 +168,7 @@ pub(super) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::E
 impl JobArgs {
     /// The coordinator, and the job's name.
     pub(super) fn open(&self) -> anyhow::Result<(Client, String)> {
-        Ok((self.cluster.client()?, self.job.clone()))
+        Ok((self.cluster.client(), self.job.clone()))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -151,18 +184,28 @@ impl JobCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
             Self::List(args) => {
-                let jobs = list(&args.cluster.client()?)?;
+                let jobs = list(&args.cluster.client())?;
                 let jobs = jobs.into_iter().map(|job| JobReport::new(job, false)).collect();
                 Ok(format.print(&JobsReport { jobs, all: args.all })?)
             }
             Self::Show(args) => {
-                let client = args.cluster.client()?;
+                let client = args.cluster.client();
                 let job = args.name.clone();
                 let answer = client.call(|mut admin, context| async move {
                     admin.get_job(wire::GetJobRequest { context, job }).await
                 });
                 let answer = answer.map_err(|error| explain(&client, &args.name, error))?;
                 Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), true))?)
+            }
+            Self::Remove(args) => {
+                let name = args.name.clone();
+                args.confirm.check(&format!("job `{name}` would be removed"))?;
+                let client = args.cluster.client();
+                let removed = client.call(|mut admin, context| async move {
+                    admin.remove_job(wire::RemoveJobRequest { context, name }).await
+                });
+                removed.map_err(|error| explain(&client, &args.name, error))?;
+                Ok(format.print(&Removed { job: args.name.clone() })?)
             }
         }
     }

@@ -33,7 +33,7 @@ struct StatusReport {
     /// Index of the last one in a snapshot; 0 if there is none.
     snapshot_index: u64,
     uptime_ms: u64,
-    /// `null` from a node that does not lead.
+    /// `null` if none leads at the moment.
     counts: Option<Counts>,
 }
 
@@ -49,15 +49,16 @@ struct Counts {
 
 /// Runs `status`.
 pub(crate) fn run(args: &StatusArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
+    let client = args.cluster.client();
     let status = client.call(|mut admin, context| async move {
         admin.get_status(wire::GetStatusRequest { context }).await
     })?;
-    let leads = status.leader == Some(status.node);
-    let counts = leads.then(|| counts(&client)).transpose()?;
+    let coordinator = client.address().to_string();
+    // Who leads knows them, whoever answered.
+    let counts = status.leader.map(|_| counts(&client)).transpose()?;
     let wire::GetStatusResponse { cluster_id, version, node, leader, term, .. } = status;
     Ok(format.print(&StatusReport {
-        coordinator: client.address().to_string(),
+        coordinator,
         cluster_id,
         version,
         node,

@@ -1,4 +1,6 @@
-//! `shardfeed worker list` and `show`.
+//! `shardfeed worker list` and `show`; who gets no work is next door.
+
+pub(crate) mod cordon;
 
 use std::io::{self, Write};
 
@@ -46,6 +48,8 @@ struct WorkerReport {
     name: String,
     /// `live`, `left`, `expired` or `replaced`.
     state: String,
+    /// `open`, `cordoned` or `draining`.
+    cordon: String,
     host: String,
     session: u64,
     /// It lives in a trainer's process.
@@ -84,25 +88,30 @@ pub(super) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, Call
 
 /// Runs `worker list`.
 pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
-    let workers = list(&args.cluster.client()?, args.all)?;
+    let workers = list(&args.cluster.client(), args.all)?;
     let workers = workers.into_iter().map(WorkerReport::new).collect();
     Ok(format.print(&WorkersReport { workers, all: args.all })?)
 }
 
 /// Runs `worker show`.
 pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
-    let mut workers = list(&args.cluster.client()?, true)?;
-    // The live one, else the one that was there last.
+    let worker = find(&args.cluster.client(), &args.name)?;
+    Ok(format.print(&WorkerReport::new(worker))?)
+}
+
+/// A worker by its name: the live one, else the one that was there last.
+fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
+    let mut workers = list(client, true)?;
     workers.sort_by_key(|worker| {
         (worker.state() != wire::WorkerState::Live, u64::MAX - worker.session)
     });
-    match workers.iter().position(|worker| worker.name == args.name) {
-        Some(found) => Ok(format.print(&WorkerReport::new(workers.swap_remove(found)))?),
+    match workers.iter().position(|worker| worker.name == name) {
+        Some(found) => Ok(workers.swap_remove(found)),
         None => {
             let mut known: Vec<_> = workers.into_iter().map(|worker| worker.name).collect();
             known.sort();
             known.dedup();
-            let what = format!("there is no worker `{}`", args.name);
+            let what = format!("there is no worker `{name}`");
             Err(Problem::failed(what).hint(there_are("workers", &known)).into())
         }
     }
@@ -115,8 +124,14 @@ impl WorkerReport {
             let wire::Lease { job, generation, rank, fencing } = lease;
             LeaseReport { job, generation, rank, fencing }
         };
+        let cordon = match worker.cordon() {
+            // As a coordinator says that knows no cordons.
+            wire::Cordon::Unspecified => "open".into(),
+            cordon => word(cordon.as_str_name(), "CORDON_"),
+        };
         Self {
             state,
+            cordon,
             socket: Some(worker.endpoint).filter(|path| !path.is_empty()),
             serving: worker.serving.into_iter().map(lease).collect(),
             name: worker.name,
@@ -130,12 +145,20 @@ impl WorkerReport {
             seen_ms: worker.seen_ms,
         }
     }
+
+    /// The state, and whether it gets work.
+    fn standing(&self) -> String {
+        match self.cordon.as_str() {
+            "open" => self.state.clone(),
+            cordon => format!("{}, {cordon}", self.state),
+        }
+    }
 }
 
 fn columns() -> Vec<Column<WorkerReport>> {
     vec![
         column("WORKER", |worker| worker.name.clone()),
-        column("STATE", |worker| worker.state.clone()),
+        column("STATE", WorkerReport::standing),
         column("HOST", |worker| worker.host.clone()),
         column(">RANKS", |worker| output::count(worker.leases)),
         column(">SCANS", |worker| output::count(worker.scans)),
@@ -172,7 +195,7 @@ impl Report for WorkerReport {
             out,
             &[
                 ("worker", self.name.clone()),
-                ("state", self.state.clone()),
+                ("state", self.standing()),
                 ("host", self.host.clone()),
                 ("session", self.session.to_string()),
                 ("in process", if self.in_process { "yes" } else { "no" }.into()),

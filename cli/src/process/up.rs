@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use shardfeed_agent::Address;
 use shardfeed_coordinator::{Coordinator, CoordinatorOptions};
 
 use super::worker::{self, Serving, WorkerConfig};
 use super::{Stop, coordinator, runtime};
-use crate::cluster::Address;
 use crate::output;
 use crate::size::Bytes;
 
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
         .block_on(async { anyhow::Ok((Stop::listen()?, Coordinator::start(options).await?)) })?;
     let address = Address::from(running.grpc_address());
     let config = WorkerConfig {
-        coordinator: Some(address.clone()),
+        coordinator: Some(address.clone().into()),
         socket: args.socket.clone(),
         memory_budget: args.memory_budget,
         ..WorkerConfig::default()

@@ -7,14 +7,14 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
-    COORDINATOR_TIMEOUT, CacheChoice, Coordinator, Worker, WorkerOptions, default_budget_bytes,
+    Addresses, COORDINATOR_TIMEOUT, CacheChoice, Coordinator, Worker, WorkerOptions,
+    default_budget_bytes,
 };
 use shardfeed_embedded::default_worker_socket;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
 
 use super::{Stop, config, runtime};
-use crate::cluster::Address;
 use crate::error::Problem;
 use crate::output;
 use crate::size::Bytes;
@@ -30,8 +30,7 @@ knows it, it prints one line on stdout; logs go to stderr. A coordinator that do
 
 const OPTIONS: &str = "\
 FILE has the same options, under their long names and without the dashes:
-  coordinator = \"10.0.0.7:7070\"
-  memory-budget = \"16GiB\"     # or a number, bytes
+  coordinator = \"10.0.0.7:7070\"  memory-budget = \"16GiB\"     # or a number, bytes
   allow-uid = [1000, 1001]
 
 Examples:
@@ -53,9 +52,9 @@ pub(crate) struct StartArgs {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WorkerConfig {
-    /// Address of the coordinator; required
+    /// Address of the coordinator; of several, with commas; required
     #[arg(long, value_name = "HOST:PORT", env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
-    pub(super) coordinator: Option<Address>,
+    pub(super) coordinator: Option<Addresses>,
     /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
     /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
     #[arg(long, value_name = "PATH")]
@@ -122,7 +121,7 @@ pub(super) struct Serving {
 pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option<Serving>> {
     let options = options(config)?;
     let (name, socket) = (options.name.clone(), options.socket.display().to_string());
-    let coordinator = options.coordinator.address().to_owned();
+    let coordinator = options.coordinator.addresses().to_string();
     let worker = Worker::start(options)?;
     tracing::info!(worker = name, socket, coordinator, "worker started");
     loop {
@@ -153,7 +152,7 @@ fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
 }
 
 fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
-    let Some(address) = &config.coordinator else {
+    let Some(addresses) = config.coordinator.clone() else {
         return Err(Problem::usage("the worker needs the address of its coordinator")
             .hint("give --coordinator HOST:PORT, SHARDFEED_COORDINATOR, or `coordinator` in --config FILE")
             .into());
@@ -161,12 +160,8 @@ fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     let host = host_name();
     let name = config.name.clone().unwrap_or_else(|| host.clone());
     let principal = format!("worker:{name}");
-    let coordinator = Coordinator::new(
-        address.as_str(),
-        principal,
-        COORDINATOR_TIMEOUT,
-        config.cluster_id.clone(),
-    )?;
+    let cluster_id = config.cluster_id.clone();
+    let coordinator = Coordinator::of(addresses, principal, COORDINATOR_TIMEOUT, cluster_id);
     let (uids, gids) = (config.allow_uid.clone(), config.allow_gid.clone());
     let allow = match uids.is_empty() && gids.is_empty() {
         true => Allow::FileMode,

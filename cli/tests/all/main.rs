@@ -14,6 +14,7 @@ mod plan;
 mod token;
 
 mod cluster;
+mod cluster_admin;
 mod cluster_dataset;
 mod cluster_errors;
 mod cluster_help;

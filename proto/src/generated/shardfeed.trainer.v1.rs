@@ -30,7 +30,7 @@ pub mod to_worker {
 pub struct ToTrainer {
     #[prost(
         oneof = "to_trainer::Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
     )]
     pub message: ::core::option::Option<to_trainer::Message>,
 }
@@ -64,6 +64,8 @@ pub mod to_trainer {
         Forget(super::Forget),
         #[prost(message, tag = "13")]
         Stats(super::Stats),
+        #[prost(message, tag = "14")]
+        Goodbye(super::Goodbye),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -292,6 +294,12 @@ pub struct Failed {
     pub start: u64,
     #[prost(message, optional, tag = "2")]
     pub error: ::core::option::Option<super::super::common::v1::Error>,
+}
+/// The worker serves this trainer no longer and says so before it closes: what it sent is good, nothing follows.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Goodbye {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stop {}

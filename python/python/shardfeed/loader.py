@@ -47,8 +47,9 @@ class Loader:
       `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank.
     - `limit`: only the first slots of the order, for smoke runs.
     - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
-    - `coordinator`: address of a cluster's coordinator, "host:port"; None: SHARDFEED_COORDINATOR if that is
-      set, else everything in this process.
+    - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
+      that answers is enough, the leader is found. None: SHARDFEED_COORDINATOR if that is set, else
+      everything in this process.
       In a cluster this host's worker reads and batches, and the arrays view its shared memory; the batches are
       the same. If it dies, this process goes on in its place at the exact batch.
     - `job`: the name that the ranks share in the cluster; it stands for one order. None: made of `run` and
@@ -83,7 +84,7 @@ class Loader:
         limit: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        coordinator: str | None = None,
+        coordinator: str | Sequence[str] | None = None,
         job: str | None = None,
         run: str | None = None,
         dataset: str | None = None,
@@ -96,18 +97,18 @@ class Loader:
         resume: State | str | Sequence[State] | None = None,
         compression: str | None = "auto",
     ) -> None:
-        coordinator = coordinator or os.environ.get("SHARDFEED_COORDINATOR") or None
-        if coordinator is None and resume == "latest":
+        coordinators = _coordinators(coordinator)
+        if coordinators is None and resume == "latest":
             raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
         if (files is None) == (dataset is None):
             raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
         found = ranks.find(rank, world_size)
-        options = {
+        options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
             "dataset": dataset,
-            "coordinator": coordinator,
+            "coordinator": coordinators,
             "worker": None if worker is None else os.fspath(worker),
             "fallback": bool(fallback),
             "timeout": float(timeout),
@@ -127,11 +128,12 @@ class Loader:
             "world_size": found.world_size,
             "job": job,
             "prefetch": _number("prefetch", prefetch, 1),
-            "memory_budget": _budget(memory_budget, coordinator is not None),
+            "memory_budget": _budget(memory_budget, coordinators is not None),
             "compression": compression or "none",
         }
-        #: This rank and the number of ranks.
+        #: This rank, the number of ranks, and the samples per rank and step: `redeal()` changes them.
         self.rank, self.world_size = found.rank, found.world_size
+        self.batch_size: int = options["batch_size"]
         self._provenance = provenance
         self._native = _native.NativeLoader.open(options)
         self._columns = {
@@ -196,6 +198,28 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Moves to the beginning of `epoch`, except right after loading a state of that epoch."""
         self._native.set_epoch(_number("epoch", epoch, 0))
+
+    def redeal(self, step: int, world_size: int, rank: int | None = None) -> None:
+        """Deals the rest of this epoch anew to `world_size` ranks, without a restart: for the ranks that
+        are left when others are gone for good, or when more have come.
+
+        All of them call it with the same `step`, the least first step that one of them has not consumed
+        (`loader.step`; what was taken beyond it comes again). The global batches stay the same, so
+        `batch_size` becomes the global batch divided by `world_size`; whoever was not called gets
+        `SupersededError`. Ranks that come anew start from a `state_dict()` of this position.
+
+        - `step`: of this epoch; not beyond this rank's own.
+        - `world_size`: must divide the global batch.
+        - `rank`: what this rank becomes; None: what it is. The ranks must be 0 to world_size - 1.
+
+        Raises `ConfigError` if the numbers do not fit, also with tail="uneven"; the loader is unchanged then.
+        """
+        self.rank, self.batch_size = self._native.redeal(
+            _number("step", step, 0),
+            _number("world_size", world_size, 1),
+            None if rank is None else _number("rank", rank, 0),
+        )
+        self.world_size = int(world_size)
 
     def state_dict(self) -> State:
         """Where the loader stands: the batches that the loop got are consumed, no others. Small,
@@ -305,6 +329,18 @@ def _missing_shards(shards: list[str]) -> list[str]:
         for number in range(min(int(total), 10**6))
         if number not in found
     ]
+
+
+def _coordinators(given: str | Sequence[str] | None) -> str | None:
+    """The addresses with commas between them; None without a cluster."""
+    if given is None or given == "":
+        return os.environ.get("SHARDFEED_COORDINATOR") or None
+    if isinstance(given, str):
+        return given
+    addresses = list(given)
+    if not addresses or not all(isinstance(address, str) and "," not in address for address in addresses):
+        raise ConfigError(f'coordinator={given!r} is no list of texts such as "host:7070"')
+    return ",".join(addresses)
 
 
 def _files(files: Any) -> list[str]:

@@ -1,10 +1,14 @@
-//! The side that faces a coordinator: the way to it, the session, and `Control` over it.
+//! The side that faces the coordinators: the way to them, the session, and `Control` over it.
 
+pub(crate) mod address;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod runtime;
 pub(crate) mod session;
 
+pub use address::{Address, Addresses};
 pub use control::GrpcControl;
-pub use coordinator::{COORDINATOR_TIMEOUT, Coordinator};
+pub use coordinator::{
+    Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, Patience, Silence,
+};
 pub use session::{Session, WorkerInfo};

@@ -107,6 +107,12 @@ pub trait Control: Send + Sync {
     /// The rank is no longer served. Never waits.
     fn release(&self, lease: &Lease);
 
+    /// Whether it has granted something without the word of whoever assigns work, and could not tell of
+    /// it yet: only this control can, so its ranks stay with it until then.
+    fn has_untold(&self) -> bool {
+        false
+    }
+
     /// The token at which all ranks of the job stand; `None` if it has not started.
     ///
     /// # Errors  The job is not known, or has no such token; nobody answers in time.

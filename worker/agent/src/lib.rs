@@ -48,7 +48,10 @@ mod budget;
 pub use budget::default_budget_bytes;
 pub use cache::CacheChoice;
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
-pub use cluster::{COORDINATOR_TIMEOUT, Coordinator, GrpcControl, Session, WorkerInfo};
+pub use cluster::{
+    Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, GrpcControl,
+    Patience, Session, Silence, WorkerInfo,
+};
 pub use control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 pub use dataset::{Dataset, DatasetFile};
 pub use discover::{Found, discover};

@@ -94,12 +94,14 @@ impl Worker {
             session,
             budget: Budget::new(options.memory_budget_bytes),
             stop: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
         });
         let trainers = Arc::new(AtomicUsize::new(0));
         let accept = Accept {
             hub: Arc::clone(&hub),
             listener: Arc::clone(&listener),
             trainers: Arc::clone(&trainers),
+            draining: Draining::No,
         };
         let accepting =
             std::thread::Builder::new().name("shardfeed-accept".into()).spawn(|| accept.run())?;
@@ -133,11 +135,42 @@ struct Accept {
     hub: Arc<Hub>,
     listener: Arc<Listener>,
     trainers: Arc<AtomicUsize>,
+    draining: Draining,
+}
+
+/// How far a worker is that its cluster wants to be rid of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draining {
+    No,
+    /// Trainers are told to go.
+    Begun,
+    /// Nothing is served, and the cluster was left.
+    Done,
 }
 
 impl Accept {
-    fn run(self) {
+    /// Hands trainers over, leaves the cluster once none is served, and keeps running: whoever started
+    /// this process stops it.
+    fn drain(&mut self) {
+        if self.draining == Draining::No && self.hub.session.is_draining() {
+            self.draining = Draining::Begun;
+            self.hub.is_draining.store(true, Ordering::Relaxed);
+            let trainers = self.trainers.load(Ordering::Relaxed);
+            tracing::info!(trainers, "draining: trainers are handed over to their own processes");
+        }
+        if self.draining == Draining::Begun && self.trainers.load(Ordering::Relaxed) == 0 {
+            self.draining = Draining::Done;
+            self.hub.session.leave(LEAVE_WAIT);
+            tracing::info!(
+                "drained: this worker serves nothing and has left the cluster; stop it, or start it again \
+                 once it is uncordoned"
+            );
+        }
+    }
+
+    fn run(mut self) {
         while !self.hub.stop.load(Ordering::Relaxed) {
+            self.drain();
             let incoming = match self.listener.accept(LOOK_EVERY) {
                 Ok(Some(incoming)) => incoming,
                 Ok(None) => continue,

@@ -15,6 +15,8 @@ mod ledger;
 
 mod link;
 
+mod redeal;
+
 mod loader;
 
 pub use contents::{Contents, ShardRow};

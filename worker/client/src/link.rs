@@ -68,6 +68,22 @@ pub(crate) struct Setting {
     pub(crate) with_samples: bool,
 }
 
+/// Which part of each global batch a loader has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deal {
+    pub(crate) rank: u64,
+    pub(crate) world_size: u64,
+    /// Samples per rank and step.
+    pub(crate) batch_size: u64,
+}
+
+impl Deal {
+    pub(crate) fn apply(self, options: &mut LoaderOptions) {
+        (options.rank, options.world_size) = (self.rank, self.world_size);
+        options.batch_size = self.batch_size;
+    }
+}
+
 /// This process, or a cluster.
 pub(crate) enum Link {
     Here(Box<Here>),
@@ -116,6 +132,14 @@ impl Link {
         match self {
             Self::Here(here) => here.stop(),
             Self::Cluster(cluster) => cluster.stop(),
+        }
+    }
+
+    /// From the next start on this is another rank.
+    pub(crate) fn deal(&mut self, deal: Deal) {
+        match self {
+            Self::Here(here) => here.deal(deal),
+            Self::Cluster(cluster) => cluster.deal(deal),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::contents::Contents;
 use crate::ledger::Ledger;
 use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
 use crate::options::LoaderOptions;
+use crate::redeal;
 
 /// Times that a rank that has consumed nothing starts again because others did.
 const REPLACED_MAX: u32 = 8;
@@ -340,6 +341,37 @@ impl Loader {
         // The same token may be loaded twice: that is a generation each time.
         (self.entry, self.in_ledger) = (Entry::Start, None);
         Ok(())
+    }
+
+    /// Deals the rest of the epoch anew, from `step` on, to `world_size` ranks: what the survivors of a
+    /// run do, all with the same `step`, when some of its ranks are gone for good. The global batch
+    /// stays, so `batch_size` changes with the world size; the steps from `step` on are delivered
+    /// again, in a new generation.
+    /// - `step`: first step that some survivor has not consumed; not beyond this rank's own.
+    /// - `rank`: `None`: the one it had.
+    /// - Returns the batch size.
+    ///
+    /// # Errors  The numbers do not fit, or nobody answers; the loader is unchanged.
+    pub fn redeal(
+        &mut self,
+        step: u64,
+        world_size: u64,
+        rank: Option<u64>,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<u64, LoadError> {
+        let (cursor, deal) = redeal::redeal(&self.cursor, step, world_size, rank)?;
+        let plan = plan_at(&self.plans, &cursor)?;
+        let ledger = match (&self.ledger, deal.rank == self.options.rank) {
+            (Some(_), false) => Some(Ledger::from_environment(deal.rank)?),
+            _ => None,
+        };
+        self.link.register(&self.job, progress)?;
+        self.link.deal(deal);
+        deal.apply(&mut self.options);
+        (self.cursor, self.plan) = (cursor, plan);
+        self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
+        (self.entry, self.in_ledger, self.replaced) = (Entry::Start, None, 0);
+        Ok(deal.batch_size)
     }
 
     /// Goes on where all ranks of the job stand, as the coordinator knows; at the beginning if the

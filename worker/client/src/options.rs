@@ -56,7 +56,7 @@ pub struct LoaderOptions {
 /// How a trainer uses a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Address of its coordinator.
+    /// Addresses of its coordinators, with commas between them.
     pub coordinator: String,
     /// Path of this host's worker's socket; `None`: `SHARDFEED_WORKER`, else the usual place, if there
     /// is one.
@@ -72,7 +72,7 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// The defaults, for a coordinator.
+    /// The defaults, for a coordinator, or several with commas.
     pub fn new(coordinator: impl Into<String>) -> Self {
         Self {
             coordinator: coordinator.into(),

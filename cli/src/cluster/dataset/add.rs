@@ -7,11 +7,11 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
+use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError};
 
 use super::{DatasetReport, get};
-use crate::cluster::{CallError, Client, ClusterArgs, worker};
+use crate::cluster::{Client, ClusterArgs, worker};
 use crate::output::Format;
 use crate::progress;
 
@@ -59,14 +59,14 @@ pub(crate) struct AddArgs {
 pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = args.patterns.iter().map(|pattern| absolute_pattern(pattern));
     let patterns = patterns.collect::<anyhow::Result<Vec<_>>>()?;
-    let client = args.cluster.client()?;
+    let client = args.cluster.client();
     let (name, compression) = (args.name.clone(), args.compression.clone());
     client.call(|mut admin, context| async move {
         admin.add_dataset(wire::AddDatasetRequest { context, name, patterns, compression }).await
     })?;
     let dataset = match args.no_wait && !args.wait {
         true => get(&client, &args.name)?,
-        false => wait(&client, &args.name)?,
+        false => wait(&client.patient(), &args.name)?,
     };
     Ok(format.print(&DatasetReport::new(dataset))?)
 }
@@ -85,18 +85,8 @@ fn wait(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
     let bar = progress::bytes_bar("waiting", 0);
     let (mut moved, mut told) = (Instant::now(), false);
     let mut seen = (0, 0);
-    let mut answered = Instant::now();
     loop {
-        let dataset = match get(client, name) {
-            Ok(dataset) => dataset,
-            Err(error) if is_passing(&error) && answered.elapsed() < client.timeout() => {
-                bar.set_message("the coordinator does not answer");
-                client.pause(ASK_EVERY);
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        answered = Instant::now();
+        let dataset = get(client, name)?;
         match dataset.state() {
             wire::DatasetState::Ready => {
                 bar.finish_and_clear();
@@ -118,16 +108,6 @@ fn wait(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
             told = tell_if_no_worker(client)?;
         }
         client.pause(ASK_EVERY);
-    }
-}
-
-fn is_passing(error: &CallError) -> bool {
-    match error {
-        CallError::Silent { .. } => true,
-        CallError::Refused(error) => {
-            matches!(error.kind, ErrorKind::Retry | ErrorKind::NotLeader)
-        }
-        CallError::Stranger { .. } => false,
     }
 }
 

@@ -11,7 +11,7 @@ use shardfeed_proto::{ErrorKind, WireError, identity_to, segments_from};
 use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
-use crate::cluster::session::{Served, ServedState, Session, Shared, start_message};
+use crate::cluster::session::{Moved, Moves, Served, ServedState, Session, Shared, start_message};
 use crate::control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 
 /// Shards that a rank is said to read at most.
@@ -20,8 +20,15 @@ const READING_MAX: usize = 1024;
 /// How long a start waits for the last word of the loader before it.
 const LAST_WORD_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a reconnect waits for the coordinator before it goes on without its word.
+/// How long a reconnect or a move waits for the coordinator before it goes on without its word.
 const RECONNECT_WAIT: Duration = Duration::from_millis(300);
+
+/// Moves of one rank that the coordinator has not heard of: one a minute for a month. Beyond that a
+/// move waits for it.
+const MOVES_MAX: usize = 43_200;
+
+/// Ranks whose moves are kept after they were let go, at most; far more than a host has.
+const LEFT_MAX: usize = 4096;
 
 /// Control by a coordinator, within one session.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ pub struct GrpcControl {
     leases: AtomicU64,
     /// Last words that are being told, by job and rank.
     ending: Mutex<BTreeMap<(String, u64), JoinHandle<()>>>,
+    /// Ranks that were let go before the coordinator had heard where they are.
+    left: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
 }
 
 impl GrpcControl {
@@ -42,6 +51,7 @@ impl GrpcControl {
             served: Mutex::default(),
             leases: AtomicU64::new(0),
             ending: Mutex::default(),
+            left: Mutex::default(),
         }
     }
 
@@ -67,7 +77,12 @@ impl GrpcControl {
         Ok(served)
     }
 
-    fn serve(&self, request: &LeaseRequest, generation: u64, fencing: u64) -> Arc<Served> {
+    fn serve(
+        &self,
+        request: &LeaseRequest,
+        (generation, fencing): (u64, u64),
+        moves: Moves,
+    ) -> Arc<Served> {
         let (epoch, step) = position(request);
         let state = ServedState {
             generation,
@@ -79,7 +94,7 @@ impl GrpcControl {
             verdict: None,
         };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
-        let served = Served::new(request.clone(), serial, state);
+        let served = Served::new(request.clone(), serial, moves, state);
         let key = (request.job.clone(), request.rank);
         let shared = self.session.shared();
         if let Some(before) = self.lock().insert(key, Arc::clone(&served)) {
@@ -89,29 +104,92 @@ impl GrpcControl {
         served
     }
 
-    fn reconnect(&self, request: &LeaseRequest, generation: u64) -> Result<Lease, ControlError> {
-        let mut fencing = 0;
+    /// The same loader goes on in `generation`: granted for the time being if nobody answers at once.
+    fn go_on(
+        &self,
+        request: &LeaseRequest,
+        generation: u64,
+        moves: Moves,
+    ) -> Result<Lease, ControlError> {
+        let (mut generation, mut fencing) = (generation, 0);
+        let mut place = (request.epoch, request.segments.clone());
         if let Some(id) = self.session.shared().current_id() {
-            let shared = Arc::clone(self.session.shared());
-            let asked = request.clone();
-            let call = async move { shared.start_rank(id, &asked, &asked.intent).await };
+            let (shared, asked) = (Arc::clone(self.session.shared()), request.clone());
+            let moves = Arc::clone(&moves);
+            let call = async move {
+                let mut moves = moves.lock().await;
+                match moves.len() {
+                    0 => shared.start_rank(id, &asked, &asked.intent).await,
+                    // Nothing was granted without its word yet: it may count as it likes.
+                    1 if matches!(asked.intent, Intent::Move { .. }) => {
+                        let started = shared.start_rank(id, &asked, &asked.intent).await?;
+                        moves.clear();
+                        Ok(started)
+                    }
+                    _ => shared.catch_up(id, &asked, &mut moves).await,
+                }
+            };
             let answer =
                 runtime().block_on(async { tokio::time::timeout(RECONNECT_WAIT, call).await.ok() });
             match answer {
-                Some(Ok(started)) => fencing = started.fencing,
+                Some(Ok(started)) => {
+                    (generation, fencing) = (started.generation, started.fencing);
+                    if matches!(request.intent, Intent::Move { .. }) {
+                        place = (started.epoch, segments_of(started.segments)?);
+                    }
+                }
                 Some(Err(error)) if is_definite(&error) => return Err(error),
                 // The session will ask again; until then the order needs nobody's word.
                 Some(Err(_)) | None => {}
             }
         }
-        let served = self.serve(request, generation, fencing);
-        let LeaseRequest { epoch, segments, .. } = request.clone();
-        Ok(lease_of(&served, (epoch, segments)))
+        let served = self.serve(request, (generation, fencing), moves);
+        Ok(lease_of(&served, place))
+    }
+
+    /// The same loader goes elsewhere by itself; without the coordinator's word that is the generation
+    /// after the one it leaves. `None`: too many moves are to be told already.
+    fn move_on(
+        &self,
+        request: &LeaseRequest,
+        from: u64,
+        (epoch, segments): (u64, &[Segment]),
+    ) -> Option<Result<Lease, ControlError>> {
+        self.settle(request, RECONNECT_WAIT);
+        let (before, moves) = self.untold(request, from);
+        {
+            let mut moves = moves.blocking_lock();
+            if moves.len() >= MOVES_MAX {
+                return None;
+            }
+            if let (Some(last), Some(before)) = (moves.last_mut(), before) {
+                let state = before.lock();
+                last.left = Some((state.epoch, state.step));
+            }
+            let segments = segments.to_vec();
+            moves.push(Moved { from, epoch, segments, is_told: false, left: None });
+        }
+        Some(self.go_on(request, from.saturating_add(1), moves))
+    }
+
+    /// What the coordinator has not heard of this loader's way to `generation`.
+    fn untold(&self, request: &LeaseRequest, generation: u64) -> (Option<Arc<Served>>, Moves) {
+        let key = (request.job.clone(), request.rank);
+        let before = self.left().remove(&key).filter(|before| {
+            before.request.trainer == request.trainer && before.lock().generation == generation
+        });
+        let moves = before.as_ref().map(|before| Arc::clone(&before.moves)).unwrap_or_default();
+        (before, moves)
+    }
+
+    fn left(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Arc<Served>>> {
+        // Every change of the map is complete when the lock is released, also by a panic.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another loader served this rank here: its last word is told before somebody takes its place,
     /// so that the coordinator compares with where it really stood.
-    fn settle(&self, request: &LeaseRequest) {
+    fn settle(&self, request: &LeaseRequest, patience: Duration) {
         let key = (request.job.clone(), request.rank);
         let ending = self.ending().remove(&key);
         let before = self.lock().get(&key).cloned();
@@ -119,12 +197,12 @@ impl GrpcControl {
         runtime().block_on(async {
             // A coordinator that does not answer is waited for by the start itself.
             if let Some(ending) = ending {
-                let _ = tokio::time::timeout(LAST_WORD_WAIT, ending).await;
+                let _ = tokio::time::timeout(patience, ending).await;
             }
             if let Some(before) = before {
                 let shared = Arc::clone(self.session.shared());
                 let told = tell_last(shared, before.progress(), true);
-                let _ = tokio::time::timeout(LAST_WORD_WAIT, told).await;
+                let _ = tokio::time::timeout(patience, told).await;
             }
         });
     }
@@ -148,8 +226,8 @@ async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bo
     };
     let lease = progress.lease.clone();
     let told = shared.coordinator.once(|mut clients, context| {
-        let request =
-            wire::HeartbeatRequest { context, session, ranks: vec![progress], scans: vec![] };
+        let ranks = vec![progress.clone()];
+        let request = wire::HeartbeatRequest { context, session, ranks, scans: vec![] };
         Box::pin(async move { clients.worker.heartbeat(request).await })
     });
     if let Err(error) = told.await {
@@ -157,7 +235,7 @@ async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bo
     }
     if is_end {
         let ended = shared.coordinator.once(|mut clients, context| {
-            let request = wire::EndRankRequest { context, lease };
+            let request = wire::EndRankRequest { context, lease: lease.clone() };
             Box::pin(async move { clients.worker.end_rank(request).await })
         });
         if let Err(error) = ended.await {
@@ -181,10 +259,19 @@ impl Control for GrpcControl {
     }
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
-        if let Intent::Reconnect { generation, .. } = request.intent {
-            return self.reconnect(request, generation);
+        match &request.intent {
+            Intent::Reconnect { generation, .. } => {
+                let (_, moves) = self.untold(request, *generation);
+                return self.go_on(request, *generation, moves);
+            }
+            Intent::Move { from, epoch, segments } => {
+                if let Some(moved) = self.move_on(request, *from, (*epoch, segments)) {
+                    return moved;
+                }
+            }
+            Intent::Start { .. } => drop(self.left().remove(&(request.job.clone(), request.rank))),
         }
-        self.settle(request);
+        self.settle(request, LAST_WORD_WAIT);
         loop {
             let id = self.session.id(waiting)?;
             let call = |mut clients: super::coordinator::Clients, context| {
@@ -201,9 +288,9 @@ impl Control for GrpcControl {
                     }
                     other => other?,
                 };
-            let segments = segments_from(started.segments)
-                .map_err(|error| WireError::new(ErrorKind::Unspecified, error.to_string()))?;
-            let served = self.serve(request, started.generation, started.fencing);
+            let segments = segments_of(started.segments)?;
+            let granted = (started.generation, started.fencing);
+            let served = self.serve(request, granted, Moves::default());
             return Ok(lease_of(&served, (started.epoch, segments)));
         }
     }
@@ -236,7 +323,13 @@ impl Control for GrpcControl {
         let key = (lease.job.to_string(), lease.rank);
         let shared = Arc::clone(self.session.shared());
         shared.unserve(&served);
-        if served.lock().fencing != 0 {
+        if served.lock().fencing == 0 {
+            let mut left = self.left();
+            if left.len() >= LEFT_MAX {
+                left.pop_first();
+            }
+            left.insert(key.clone(), Arc::clone(&served));
+        } else {
             let told = runtime().spawn(tell_last(shared, served.progress(), true));
             let mut ending = self.ending();
             ending.retain(|_, told| !told.is_finished());
@@ -247,6 +340,13 @@ impl Control for GrpcControl {
         if ranks.get(&key).is_some_and(|other| Arc::ptr_eq(other, &served)) {
             ranks.remove(&key);
         }
+    }
+
+    fn has_untold(&self) -> bool {
+        // What is locked is being told.
+        let untold =
+            |served: &Arc<Served>| served.moves.try_lock().map_or(true, |moves| !moves.is_empty());
+        self.lock().values().any(untold) || self.left().values().any(untold)
     }
 
     fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
@@ -268,6 +368,15 @@ fn position(request: &LeaseRequest) -> (u64, u64) {
             (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
         }
     }
+}
+
+fn segments_of(
+    segments: Vec<shardfeed_proto::common::v1::Segment>,
+) -> Result<Vec<Segment>, WireError> {
+    let bad = |error: shardfeed_proto::InvalidMessage| {
+        WireError::new(ErrorKind::Unspecified, error.to_string())
+    };
+    segments_from(segments).map_err(bad)
 }
 
 fn is_definite(error: &WireError) -> bool {

@@ -1,9 +1,13 @@
-//! The way to a coordinator: an address, retries with backoff, and errors as the wire says them.
+//! The way to a cluster's coordinators: a list of addresses, who of them leads, retries with backoff,
+//! and errors as the wire says them.
+
+mod reply;
+mod tour;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::coordinator::v1::Context;
@@ -14,19 +18,26 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 use uuid::Uuid;
 
+use self::reply::{Reply, Unanswered};
+use self::tour::Tour;
+use crate::cluster::address::{Address, Addresses};
 use crate::cluster::runtime::runtime;
 use crate::control::{ControlError, Waiting};
 
-/// One attempt of a call may take so long.
-const ATTEMPT: Duration = Duration::from_secs(5);
+pub use self::reply::{CallError, Silence};
 
-/// And is given so long even if there is hardly any time left.
+/// One attempt of a call may take so long,
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// and where others can be asked only so long at first, so that a leader that hangs costs little; twice
+/// as long after each round that failed, as a cluster may just be slow.
+const ATTEMPT_FIRST: Duration = Duration::from_millis(500);
+/// It is given so long even if there is hardly any time left.
 const ATTEMPT_LEAST: Duration = Duration::from_millis(100);
 
 /// A wait is told from then on.
 const NOTE_AFTER: Duration = Duration::from_millis(300);
 
-/// Waits between attempts: the first, and the longest.
+/// Waits between rounds: the first, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// How often a waiting caller is asked whether it still wants to wait.
@@ -35,17 +46,34 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long callers wait for a coordinator if nobody says.
 pub const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Addresses that are not listed and were named by coordinators, at most; the oldest is forgotten.
+const LEARNED_MAX: usize = 8;
+
+/// Bytes of an answer at most: that of the largest job has a million of them.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
 /// A call's answer to come.
-pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
 /// Both services of one coordinator.
 #[derive(Clone, Debug)]
-pub(crate) struct Clients {
-    pub(crate) worker: WorkerServiceClient<Channel>,
-    pub(crate) admin: AdminServiceClient<Channel>,
+pub struct Clients {
+    /// What workers need.
+    pub worker: WorkerServiceClient<Channel>,
+    /// What people ask.
+    pub admin: AdminServiceClient<Channel>,
 }
 
-/// A coordinator by its address. Cheap to clone.
+/// What to do when there is no coordinator at any address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Wait for one to come.
+    Wait,
+    /// Say so at once: people have mistyped an address more often than they wait for a start.
+    IfSomebodyIsThere,
+}
+
+/// The coordinators of one cluster. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     inner: Arc<Inner>,
@@ -53,55 +81,69 @@ pub struct Coordinator {
 
 #[derive(Debug)]
 struct Inner {
-    address: String,
+    listed: Addresses,
     principal: String,
     timeout: Duration,
-    clients: Clients,
+    route: Mutex<Route>,
     /// The cluster that is expected, or that answered first.
     cluster_id: Mutex<Option<String>>,
 }
 
+/// What is known of the nodes.
+#[derive(Debug, Default)]
+struct Route {
+    /// Who answered last, or is said to lead.
+    leader: Option<Address>,
+    /// Connections, each made when first needed; listed addresses, and a few that were learned.
+    known: Vec<(Address, Clients)>,
+    /// Rounds without an answer since the last one.
+    failed: u32,
+}
+
 impl Coordinator {
-    /// A coordinator at `address`, `host:port`. Nothing is connected yet.
-    /// - `principal`: who asks, for its logs.
-    /// - `timeout`: how long calls wait for it to answer.
+    /// The coordinators at `addresses`, one or several with commas. Nothing is connected yet.
+    /// - `principal`: who asks, for their logs.
+    /// - `timeout`: how long calls wait for an answer.
     ///
-    /// # Errors  The address is none.
+    /// # Errors  An address is none.
     pub fn new(
-        address: &str,
+        addresses: &str,
         principal: impl Into<String>,
         timeout: Duration,
         cluster_id: Option<String>,
     ) -> Result<Self, ControlError> {
         let bad = |error: String| {
-            let message = format!("coordinator={address:?}: {error}; use HOST:PORT");
+            let message = format!("coordinator={addresses:?} is not an address; {error}");
             WireError::new(ErrorKind::Invalid, message)
         };
-        let bare = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let port = bare.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-        match port {
-            Some((host, Ok(_))) if !host.is_empty() && !bare.contains('/') => {}
-            _ => return Err(bad("is not an address".into())),
-        }
-        let endpoint = Endpoint::from_shared(format!("http://{bare}"))
-            .map_err(|error| bad(error.to_string()))?
-            .connect_timeout(Duration::from_secs(2))
-            .http2_keep_alive_interval(Duration::from_secs(5))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .tcp_nodelay(true);
-        let handle = runtime();
-        let _entered = handle.enter();
-        let channel = endpoint.connect_lazy();
-        let worker = WorkerServiceClient::new(channel.clone());
-        let clients = Clients { worker, admin: AdminServiceClient::new(channel) };
-        let cluster_id = Mutex::new(cluster_id);
-        let (address, principal) = (bare.to_owned(), principal.into());
-        Ok(Self { inner: Arc::new(Inner { address, principal, timeout, clients, cluster_id }) })
+        Ok(Self::of(addresses.parse().map_err(bad)?, principal, timeout, cluster_id))
     }
 
-    /// Where it is.
-    pub fn address(&self) -> &str {
-        &self.inner.address
+    /// As [`Coordinator::new`], of addresses that were read already.
+    pub fn of(
+        listed: Addresses,
+        principal: impl Into<String>,
+        timeout: Duration,
+        cluster_id: Option<String>,
+    ) -> Self {
+        let (route, cluster_id) = (Mutex::default(), Mutex::new(cluster_id));
+        let principal = principal.into();
+        Self { inner: Arc::new(Inner { listed, principal, timeout, route, cluster_id }) }
+    }
+
+    /// Where they are.
+    pub fn addresses(&self) -> &Addresses {
+        &self.inner.listed
+    }
+
+    /// How long calls wait for an answer.
+    pub fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    /// Who answered last, or is said to lead.
+    pub fn leader(&self) -> Option<Address> {
+        self.inner.lock().leader.clone()
     }
 
     /// The cluster that is expected, or that answered first.
@@ -115,26 +157,44 @@ impl Coordinator {
         known.get_or_insert_with(|| id.to_owned());
     }
 
-    pub(crate) fn context(&self, request_id: String) -> Option<Context> {
+    fn context(&self, request_id: &str) -> Option<Context> {
         Some(Context {
-            request_id,
+            request_id: request_id.to_owned(),
             principal: self.inner.principal.clone(),
             cluster_id: self.cluster_id().unwrap_or_default(),
             protocol: COORDINATOR_PROTOCOL,
         })
     }
 
-    /// One attempt.
+    /// One round: each address once at most, all with one request id, none for long.
+    ///
+    /// # Errors  The refusal; `Retry` if nobody answered.
     pub(crate) async fn once<T>(
         &self,
-        call: impl FnOnce(Clients, Option<Context>) -> Answer<T>,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T> + Send + Sync,
     ) -> Result<T, WireError> {
-        let answer = call(self.inner.clients.clone(), self.context(new_id()));
-        attempt(answer, ATTEMPT).await
+        let request_id = new_id();
+        let (mut tour, mut said) = (self.inner.tour(), Silence::default());
+        while let Some(address) = tour.next() {
+            let answer = call(self.inner.clients(&address), self.context(&request_id));
+            match attempt(answer, self.inner.attempt_limit(ATTEMPT)).await {
+                Ok(answer) => {
+                    self.inner.answered(&address);
+                    return Ok(answer);
+                }
+                Err(Unanswered::Refused(error)) => return Err(self.inner.refused(&address, error)),
+                Err(Unanswered::Said(reply)) => {
+                    self.inner.unanswered(&address, &reply, &mut tour);
+                    said.hear(address, reply);
+                }
+            }
+        }
+        self.inner.lock().failed += 1;
+        Err(said.to_wire())
     }
 
-    /// Waits for an answer from a thread that may wait, trying again with the same request id for
-    /// as long as the coordinator does not answer, up to this handle's timeout.
+    /// Waits for an answer from a thread that may wait, asking round after round with the same request
+    /// id for as long as nobody answers, up to this handle's timeout.
     ///
     /// # Errors  The refusal; `Unreachable` after the timeout; `Retry` if `waiting` gave up.
     pub(crate) fn call<T: Send + 'static>(
@@ -142,50 +202,197 @@ impl Coordinator {
         waiting: Waiting<'_>,
         call: impl Fn(Clients, Option<Context>) -> Answer<T>,
     ) -> Result<T, ControlError> {
-        let request_id = new_id();
         let begun = Instant::now();
-        let mut backoff = BACKOFF.0;
-        let mut note = format!("the coordinator at {} has not answered yet", self.inner.address);
+        self.ask(Patience::Wait, ATTEMPT, waiting, call).map_err(|error| match error {
+            CallError::Silent(said) => said.unreachable(&self.inner.listed, begun.elapsed()),
+            CallError::Refused(error) => error,
+        })
+    }
+
+    /// Waits for an answer from a thread that may wait, as long as this handle's timeout.
+    /// - `attempt_most`: how long an address is given where there is no other to ask.
+    ///
+    /// # Errors  The refusal; silence after the timeout, or at once as `patience` says; `Retry` if
+    /// `waiting` gave up.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        patience: Patience,
+        attempt_most: Duration,
+        waiting: Waiting<'_>,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
+    ) -> Result<T, CallError> {
+        let (request_id, begun, inner) = (new_id(), Instant::now(), &self.inner);
+        let (mut tour, mut said, mut backoff) = (inner.tour(), Silence::default(), BACKOFF.0);
         loop {
-            let answer = call(self.inner.clients.clone(), self.context(request_id.clone()));
-            let left = self.inner.timeout.saturating_sub(begun.elapsed());
-            let attempt = attempt(answer, left.clamp(ATTEMPT_LEAST, ATTEMPT));
-            let error = match wait(attempt, (&note, begun), waiting)? {
-                Ok(answer) => return Ok(answer),
-                Err(error) if error.kind != ErrorKind::Retry => return Err(error),
-                Err(error) => error,
+            let note = match said.is_empty() {
+                true => inner.listed.are_silent(),
+                false => said.to_string(),
             };
-            let waited = begun.elapsed();
-            if waited >= self.inner.timeout {
-                return Err(self.unreachable(&error, waited));
+            let left = inner.timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() && !said.is_empty() {
+                return Err(said.into());
             }
-            note = format!("the coordinator at {} does not answer: {error}", self.inner.address);
-            // Between half and the whole, so that many do not come back at once.
-            let jitter = 0.5 + 0.5 * (Uuid::new_v4().as_u128() as u8 as f64 / 255.0);
-            let pause = backoff.mul_f64(jitter).min(self.inner.timeout - waited);
-            // A timer belongs to the runtime that it is made on.
-            wait(async move { tokio::time::sleep(pause).await }, (&note, begun), waiting)?;
-            backoff = (2 * backoff).min(BACKOFF.1);
+            let Some(address) = tour.next() else {
+                inner.lock().failed += 1;
+                if patience == Patience::IfSomebodyIsThere && said.is_nowhere() {
+                    return Err(said.into());
+                }
+                let pause = jittered(backoff).min(left);
+                // A timer belongs to the runtime that it is made on.
+                wait(async move { tokio::time::sleep(pause).await }, (&note, begun), waiting)?;
+                backoff = (2 * backoff).min(BACKOFF.1);
+                tour = inner.tour();
+                continue;
+            };
+            let answer = call(inner.clients(&address), self.context(&request_id));
+            // What is left is for all that are still to be asked.
+            let limit = inner.attempt_limit(attempt_most).min(left / tour.left());
+            let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
+            match wait(attempt, (&note, begun), waiting)? {
+                Ok(answer) => {
+                    inner.answered(&address);
+                    return Ok(answer);
+                }
+                Err(Unanswered::Refused(error)) => {
+                    return Err(inner.refused(&address, error).into());
+                }
+                Err(Unanswered::Said(reply)) => {
+                    inner.unanswered(&address, &reply, &mut tour);
+                    said.hear(address, reply);
+                }
+            }
         }
     }
 
-    fn unreachable(&self, error: &WireError, waited: Duration) -> ControlError {
-        let message = format!(
-            "the coordinator at {} did not answer for {:.0} s ({error}); check the address and that \
-             `shardfeed coordinator start` runs there, then start again",
-            self.inner.address,
-            waited.as_secs_f64()
-        );
-        WireError::new(ErrorKind::Unreachable, message)
+    /// Asks one node only, once: what it knows of itself.
+    ///
+    /// # Errors  It refuses; it does not answer within `limit`.
+    pub fn ask_at<T: Send + 'static>(
+        &self,
+        address: &Address,
+        limit: Duration,
+        call: impl FnOnce(Clients, Option<Context>) -> Answer<T>,
+    ) -> Result<T, CallError> {
+        let answer = call(self.inner.clients(address), self.context(&new_id()));
+        let note = ("", Instant::now());
+        wait(attempt(answer, limit), note, &mut |_| true)?.map_err(|error| match error {
+            Unanswered::Refused(error) => CallError::Refused(error),
+            Unanswered::Said(reply) => {
+                let mut said = Silence::default();
+                said.hear(address.clone(), reply);
+                said.into()
+            }
+        })
+    }
+
+    /// Waits for the next message of an answer that is a stream; `None` at its end.
+    /// - `address`: who sends it.
+    ///
+    /// # Errors  It breaks off; nothing comes within this handle's timeout.
+    pub fn next_of<T: Send + 'static>(
+        &self,
+        address: &Address,
+        mut stream: tonic::Streaming<T>,
+    ) -> Result<Option<(T, tonic::Streaming<T>)>, CallError> {
+        let next: Answer<_> = Box::pin(async move {
+            let message = stream.message().await?;
+            Ok(Response::new(message.map(|message| (message, stream))))
+        });
+        self.ask_at(address, self.inner.timeout, |_, _| next)
     }
 }
 
-async fn attempt<T>(answer: Answer<T>, timeout: Duration) -> Result<T, WireError> {
-    match tokio::time::timeout(timeout, answer).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(WireError::from_status(&status)),
-        Err(_) => Err(WireError::new(ErrorKind::Retry, format!("no answer in {timeout:.1?}"))),
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Route> {
+        // Every change of the route is complete when the lock is released, also by a panic.
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn tour(&self) -> Tour {
+        Tour::new(self.lock().leader.clone(), &self.listed)
+    }
+
+    fn attempt_limit(&self, most: Duration) -> Duration {
+        match self.listed.is_one() {
+            true => most,
+            false => ATTEMPT_FIRST.saturating_mul(1 << self.lock().failed.min(8)).min(most),
+        }
+    }
+
+    fn clients(&self, address: &Address) -> Clients {
+        let mut route = self.lock();
+        if let Some((_, clients)) = route.known.iter().find(|(known, _)| known == address) {
+            return clients.clone();
+        }
+        let is_learned = |known: &(Address, Clients)| !self.listed.contains(&known.0);
+        let learned = route.known.iter().filter(|known| is_learned(known)).count();
+        if learned >= LEARNED_MAX && !self.listed.contains(address) {
+            let oldest = route.known.iter().position(is_learned).expect("there are some");
+            route.known.remove(oldest);
+        }
+        let clients = connect(address);
+        route.known.push((address.clone(), clients.clone()));
+        clients
+    }
+
+    fn answered(&self, address: &Address) {
+        let mut route = self.lock();
+        route.failed = 0;
+        if route.leader.as_ref() != Some(address) {
+            route.leader = Some(address.clone());
+        }
+    }
+
+    fn unanswered(&self, address: &Address, reply: &Reply, tour: &mut Tour) {
+        let mut route = self.lock();
+        if route.leader.as_ref() == Some(address) {
+            route.leader = None;
+        }
+        if let Some(leader) = reply.leader() {
+            tour.hint(&leader);
+            route.leader = Some(leader);
+        }
+    }
+
+    /// A refusal that is about the address says which one.
+    fn refused(&self, address: &Address, mut error: WireError) -> WireError {
+        let is_of_address = matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::WrongVersion);
+        if is_of_address && !self.listed.is_one() {
+            error.message = format!("{address}: {}", error.message);
+        }
+        error
+    }
+}
+
+fn connect(address: &Address) -> Clients {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .expect("an address is a host and a port")
+        .connect_timeout(Duration::from_secs(2))
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .tcp_nodelay(true);
+    let handle = runtime();
+    let _entered = handle.enter();
+    let channel = endpoint.connect_lazy();
+    let worker = WorkerServiceClient::new(channel.clone());
+    let admin = AdminServiceClient::new(channel);
+    Clients {
+        worker: worker.max_decoding_message_size(ANSWER_BYTES_MAX),
+        admin: admin.max_decoding_message_size(ANSWER_BYTES_MAX),
+    }
+}
+
+async fn attempt<T>(answer: Answer<T>, limit: Duration) -> Result<T, Unanswered> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(Unanswered::of(&status)),
+        Err(_) => Err(Unanswered::Said(Reply::late(limit))),
+    }
+}
+
+/// Between half and the whole, so that many do not come back at once.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + 0.5 * (Uuid::new_v4().as_u128() as u8 as f64 / 255.0))
 }
 
 /// Runs a future on the runtime while asking the caller whether it still wants to wait.
@@ -221,16 +428,4 @@ pub(crate) fn new_id() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_that_are_none_are_refused() {
-        for address in ["", "host", ":70", "host:port", "host:70/x"] {
-            let error = Coordinator::new(address, "test", ATTEMPT, None).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Invalid, "{address}");
-        }
-        let known = Coordinator::new("http://localhost:70/", "test", ATTEMPT, None).unwrap();
-        assert_eq!(known.address(), "localhost:70");
-    }
-}
+mod tests;

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_plan::Intent;
+use shardfeed_plan::{Intent, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::cluster::coordinator::{Coordinator, new_id};
+use crate::cluster::coordinator::{Coordinator, jittered, new_id};
 use crate::cluster::runtime::runtime;
 use crate::control::{ControlError, LeaseRequest, Waiting};
 
@@ -68,6 +68,8 @@ struct State {
     has_left: bool,
     heartbeat: Option<Duration>,
     is_lost: bool,
+    /// Trainers are to be handed over to their own processes; that is not taken back.
+    is_draining: bool,
 }
 
 /// A rank that this worker serves.
@@ -76,7 +78,24 @@ pub(crate) struct Served {
     pub(crate) request: LeaseRequest,
     /// Which of its control's leases it is.
     pub(crate) serial: u64,
+    pub(crate) moves: Moves,
     state: Mutex<ServedState>,
+}
+
+/// Moves that were granted for the time being, oldest first; locked while the coordinator is told.
+pub(crate) type Moves = Arc<AsyncMutex<Vec<Moved>>>;
+
+/// A move that was granted while no coordinator answered. Its generation is the one after `from`: so
+/// every rank counts by itself, and so will the coordinator if nobody else moved.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub(crate) from: u64,
+    pub(crate) epoch: u64,
+    pub(crate) segments: Vec<Segment>,
+    /// The coordinator knows of it; where the rank stood when it left may still be to be told.
+    pub(crate) is_told: bool,
+    /// First step that was not consumed when the rank moved on.
+    pub(crate) left: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,8 +113,13 @@ pub(crate) struct ServedState {
 }
 
 impl Served {
-    pub(crate) fn new(request: LeaseRequest, serial: u64, state: ServedState) -> Arc<Self> {
-        Arc::new(Self { request, serial, state: Mutex::new(state) })
+    pub(crate) fn new(
+        request: LeaseRequest,
+        serial: u64,
+        moves: Moves,
+        state: ServedState,
+    ) -> Arc<Self> {
+        Arc::new(Self { request, serial, moves, state: Mutex::new(state) })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ServedState> {
@@ -162,8 +186,7 @@ impl Session {
             }
             let wait = self.shared.changed.wait_timeout(state, ASK_EVERY);
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
-            let note =
-                format!("the coordinator at {} does not answer", self.shared.coordinator.address());
+            let note = self.shared.coordinator.addresses().are_silent();
             if state.id.is_none() && !waiting(if state.is_lost { &note } else { "" }) {
                 return Err(WireError::new(
                     ErrorKind::Retry,
@@ -171,6 +194,11 @@ impl Session {
                 ));
             }
         }
+    }
+
+    /// Whether the coordinator wants this worker to hand over what it serves, and leave.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.lock().is_draining
     }
 
     /// Waits at most `timeout` until there is something to scan.
@@ -255,16 +283,17 @@ impl Shared {
     async fn join(&self) -> Duration {
         let WorkerInfo { name, host, in_process, endpoint } = self.info.clone();
         let incarnation = self.incarnation.clone();
+        let request = wire::JoinRequest {
+            context: None,
+            worker: name,
+            host,
+            incarnation,
+            version: env!("CARGO_PKG_VERSION").into(),
+            in_process,
+            endpoint,
+        };
         let result = self.coordinator.once(|mut clients, context| {
-            let request = wire::JoinRequest {
-                context,
-                worker: name,
-                host,
-                incarnation,
-                version: env!("CARGO_PKG_VERSION").into(),
-                in_process,
-                endpoint,
-            };
+            let request = wire::JoinRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.join(request).await })
         });
         match result.await {
@@ -287,7 +316,7 @@ impl Shared {
             }
             Err(error) if error.kind == ErrorKind::Retry => {
                 self.lost(&error);
-                RETRY_PAUSE
+                jittered(RETRY_PAUSE)
             }
             Err(error) => {
                 tracing::error!(%error, "the coordinator refuses this worker");
@@ -309,8 +338,9 @@ impl Shared {
             is_confirmed.then(|| served.progress())
         };
         let progress = ranks.iter().filter_map(progress).collect();
+        let request = wire::HeartbeatRequest { context: None, session: id, ranks: progress, scans };
         let result = self.coordinator.once(|mut clients, context| {
-            let request = wire::HeartbeatRequest { context, session: id, ranks: progress, scans };
+            let request = wire::HeartbeatRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.heartbeat(request).await })
         });
         match result.await {
@@ -321,6 +351,7 @@ impl Shared {
                 let mut state = self.lock();
                 self.found(&mut state);
                 state.has_scans |= response.has_scans;
+                state.is_draining |= response.draining;
                 drop(state);
                 self.changed.notify_all();
                 heartbeat
@@ -337,7 +368,7 @@ impl Shared {
             }
             Err(error) => {
                 self.lost(&error);
-                heartbeat.min(RETRY_PAUSE)
+                heartbeat.min(jittered(RETRY_PAUSE))
             }
         }
     }
@@ -355,11 +386,58 @@ impl Shared {
             if !is_open {
                 continue;
             }
-            match self.start_rank(id, &served.request, &intent).await {
+            let confirmed = {
+                let mut moves = served.moves.lock().await;
+                match moves.is_empty() {
+                    true => self.start_rank(id, &served.request, &intent).await,
+                    false => self.catch_up(id, &served.request, &mut moves).await,
+                }
+            };
+            match confirmed {
                 Ok(started) => served.lock().fencing = started.fencing,
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => return,
                 Err(error) if error.kind == ErrorKind::Fenced => return,
                 Err(error) => served.lock().verdict = Some(error),
+            }
+        }
+    }
+
+    /// Tells of moves that were made while no coordinator answered, in their order, and where the rank
+    /// stood when it left each generation. What was told is taken off the list.
+    ///
+    /// # Errors  `Superseded` if the coordinator does not count them so, or refuses one.
+    pub(crate) async fn catch_up(
+        &self,
+        session: u64,
+        request: &LeaseRequest,
+        moves: &mut Vec<Moved>,
+    ) -> Result<wire::StartRankResponse, WireError> {
+        loop {
+            let Some(first) = moves.first().cloned() else {
+                return Err(WireError::new(ErrorKind::Unspecified, "no move to tell of"));
+            };
+            let Moved { from, epoch, segments, is_told, left } = first;
+            let (generation, place) = (from.saturating_add(1), (epoch, segments.clone()));
+            let told = async |intent: Intent| {
+                let started = self.start_rank(session, request, &intent).await;
+                let started = started.map_err(|error| not_so(request, generation, error))?;
+                match started.generation == generation {
+                    true => Ok(started),
+                    false => Err(other_number(request, generation, started.generation)),
+                }
+            };
+            if !is_told || left.is_none() {
+                let (epoch, segments) = place;
+                let started = told(Intent::Move { from, epoch, segments }).await?;
+                moves[0].is_told = true;
+                if left.is_none() {
+                    moves.clear();
+                    return Ok(started);
+                }
+            }
+            if let Some((epoch, step)) = left {
+                told(Intent::Reconnect { generation, epoch, step }).await?;
+                moves.remove(0);
             }
         }
     }
@@ -372,7 +450,7 @@ impl Shared {
     ) -> Result<wire::StartRankResponse, WireError> {
         let message = start_message(session, request, intent);
         let result = self.coordinator.once(|mut clients, context| {
-            let message = wire::StartRankRequest { context, ..message };
+            let message = wire::StartRankRequest { context, ..message.clone() };
             Box::pin(async move { clients.worker.start_rank(message).await })
         });
         result.await
@@ -395,7 +473,7 @@ impl Shared {
         let mut state = self.lock();
         if !state.is_lost {
             tracing::warn!(
-                coordinator = self.coordinator.address(), %error,
+                coordinator = %self.coordinator.addresses(), %error,
                 "the coordinator does not answer; what runs goes on"
             );
         }
@@ -404,10 +482,35 @@ impl Shared {
 
     fn found(&self, state: &mut State) {
         if state.is_lost {
-            tracing::info!(coordinator = self.coordinator.address(), "the coordinator is back");
+            tracing::info!(coordinator = %self.coordinator.addresses(), "the coordinator is back");
         }
         state.is_lost = false;
     }
+}
+
+/// A definite refusal of a move that was made without the coordinator.
+fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireError {
+    if matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage) {
+        return error;
+    }
+    let LeaseRequest { job, rank, .. } = request;
+    let message = format!(
+        "rank {rank} of job `{job}` went on as generation {generation} while no coordinator answered, and \
+         is refused now: {}",
+        error.message
+    );
+    WireError::new(ErrorKind::Superseded, message)
+}
+
+/// Somebody else opened generations in the meantime.
+fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
+    let LeaseRequest { job, rank, .. } = request;
+    let message = format!(
+        "rank {rank} of job `{job}` went on as generation {ours} while no coordinator answered, and the \
+         coordinator makes that generation {theirs}: other ranks went elsewhere; start all ranks from \
+         one state"
+    );
+    WireError::new(ErrorKind::Superseded, message)
 }
 
 /// A start's request, all but its context.

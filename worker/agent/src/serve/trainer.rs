@@ -16,7 +16,7 @@ use shardfeed_socket::{Incoming, Receiver, Sender, SocketError};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, OpenProgress, Opened, Source};
-use crate::cluster::{Coordinator, Session};
+use crate::cluster::{Addresses, Coordinator, Session};
 use crate::control::{Control, JobSpec, LeaseRequest};
 use crate::error::LoadError;
 use crate::plans::Plans;
@@ -31,6 +31,9 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether the worker stops.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A trainer that was told goodbye may take so long to go.
+const GOODBYE_WAIT: Duration = Duration::from_secs(5);
 
 /// A waiting trainer hears at least so often that its worker lives.
 const NOTE_EVERY: Duration = Duration::from_millis(500);
@@ -60,6 +63,14 @@ pub(crate) struct Hub {
     pub(crate) catalog: Catalog,
     pub(crate) budget: Budget,
     pub(crate) stop: AtomicBool,
+    /// Trainers are handed over to their own processes; that is not taken back.
+    pub(crate) is_draining: AtomicBool,
+}
+
+impl Hub {
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
 }
 
 /// Serves one trainer until it leaves.
@@ -77,6 +88,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         hub,
         sender,
         hello: wire::Hello::default(),
+        is_welcome: false,
         opened: None,
         registered: None,
         flight: None,
@@ -101,6 +113,8 @@ struct Trainer<'a> {
     hub: &'a Hub,
     sender: Sender<wire::ToTrainer>,
     hello: wire::Hello,
+    /// It said who it is, and may be served.
+    is_welcome: bool,
     opened: Option<Opened>,
     registered: Option<(JobSpec, Arc<Schema>)>,
     flight: Option<Flight>,
@@ -109,7 +123,12 @@ struct Trainer<'a> {
 
 impl Trainer<'_> {
     fn run(&mut self, mut receiver: Receiver<wire::ToWorker>) -> Result<(), SocketError> {
+        let begun = Instant::now();
         while !self.hub.stop.load(Ordering::Relaxed) {
+            // Whoever has not said who it is yet is refused when it does.
+            if self.hub.is_draining() && (self.is_welcome || begun.elapsed() > HANDSHAKE) {
+                return self.say_goodbye(&mut receiver);
+            }
             let Some((message, _)) = receiver.recv(LOOK_EVERY)? else {
                 continue;
             };
@@ -120,6 +139,19 @@ impl Trainer<'_> {
                 continue;
             };
             self.answer(asked)?;
+        }
+        Ok(())
+    }
+
+    /// Stops after the batch that was sent last, says so, and waits for the trainer to go: it takes what
+    /// was sent, while its own process begins to read.
+    fn say_goodbye(&mut self, receiver: &mut Receiver<wire::ToWorker>) -> Result<(), SocketError> {
+        self.running = None;
+        let reason = format!("worker {} is drained", self.hub.name);
+        send(&self.sender, Message::Goodbye(wire::Goodbye { reason }), None)?;
+        let begun = Instant::now();
+        while begun.elapsed() < GOODBYE_WAIT && !self.hub.stop.load(Ordering::Relaxed) {
+            receiver.recv(LOOK_EVERY)?;
         }
         Ok(())
     }
@@ -174,11 +206,15 @@ impl Trainer<'_> {
     }
 
     fn welcome(&mut self, hello: wire::Hello) -> Result<(), SocketError> {
+        if self.hub.is_draining() {
+            let message = format!("worker {} is drained and takes no trainers", self.hub.name);
+            return self.fail(0, &WireError::new(ErrorKind::Cordoned, message));
+        }
         let ours = self.hub.session.coordinator();
         if let Err(error) = same_cluster(ours, &hello.coordinator) {
             return self.fail(0, &error);
         }
-        self.hello = hello;
+        (self.hello, self.is_welcome) = (hello, true);
         let welcome = wire::Welcome {
             worker: self.hub.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -424,13 +460,16 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// Whether the address that a trainer was given is of this worker's cluster.
+/// Whether the addresses that a trainer was given are of this worker's cluster.
 fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
-    let theirs = theirs.strip_prefix("http://").unwrap_or(theirs).trim_end_matches('/');
-    if theirs.is_empty() || theirs == ours.address() {
+    let Ok(listed) = theirs.parse::<Addresses>() else {
+        // A trainer that names none trusts its worker; one that names nonsense has refused it itself.
+        return Ok(());
+    };
+    if listed.iter().any(|address| ours.addresses().contains(address)) {
         return Ok(());
     }
-    let other = Coordinator::new(theirs, "worker", OTHER_TIMEOUT, None)?;
+    let other = Coordinator::of(listed, "worker", OTHER_TIMEOUT, None);
     let status: GetStatusResponse = other.call(&mut |_| true, |mut clients, context| {
         let request = GetStatusRequest { context };
         Box::pin(async move { clients.admin.get_status(request).await })
@@ -441,7 +480,7 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
             format!(
                 "this worker is of cluster {id} (coordinator {}), the loader's coordinator={theirs} is of \
                  cluster {}; give both the same coordinator",
-                ours.address(),
+                ours.addresses(),
                 status.cluster_id
             ),
         )),

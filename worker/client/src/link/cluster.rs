@@ -23,7 +23,7 @@ use crate::contents::Contents;
 use crate::link::connect::{Unavailable, absolute, default_worker_socket, greet_for, register};
 use crate::link::here::Here;
 use crate::link::worker::{Heard, Lost, WorkerLink};
-use crate::link::{Event, Job, Place, Progress, Setting};
+use crate::link::{Deal, Event, Job, Place, Progress, Setting};
 use crate::options::ClusterOptions;
 
 /// At its start a loader waits so long for a worker whose socket it was told, before it does the work
@@ -115,7 +115,9 @@ impl Cluster {
         };
         let (way, contents) = match greet_for(&setting, &path, None, patience, progress) {
             Ok((link, contents)) => (Way::Worker(Box::new(link), Phase::Idle), contents),
-            Err(Unavailable::Absent(reason)) if cluster.fallback => {
+            Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason))
+                if cluster.fallback =>
+            {
                 if is_told {
                     tracing::warn!("{reason}; reading in this process");
                 }
@@ -153,7 +155,7 @@ impl Cluster {
                 Way::Worker(link, _) => match register(link, job, progress) {
                     Ok(()) => return Ok(()),
                     Err(Unavailable::Refused(error)) => return Err(error),
-                    Err(Unavailable::Absent(reason)) => reason,
+                    Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)) => reason,
                 },
                 Way::Here(here) => return here.here.register(job, progress),
                 Way::Connecting(_) | Way::Opening(_) => {
@@ -214,6 +216,9 @@ impl Cluster {
     ) -> Result<Event, LoadError> {
         let begun = Instant::now();
         self.welcome_back();
+        if let Some(event) = self.prepare(place)? {
+            return Ok(event);
+        }
         loop {
             // What has come is looked at first: it may say that nothing in hand counts any more.
             if let Some(event) = self.drain()? {
@@ -252,6 +257,37 @@ impl Cluster {
         }
     }
 
+    /// While there is something in hand: gets whoever takes the worker's place to read what follows.
+    fn prepare(
+        &mut self,
+        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+    ) -> Result<Option<Event>, LoadError> {
+        let in_hand = self.queue.len();
+        if in_hand == 0 || self.failure.is_some() {
+            return Ok(None);
+        }
+        if matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
+            self.failure = self.advance(Duration::ZERO).err();
+        }
+        let Way::Here(here) = &mut self.way else {
+            return Ok(None);
+        };
+        if here.here.is_running() {
+            return Ok(None);
+        }
+        match here.here.poll(&mut |more| place(in_hand + more), Duration::ZERO) {
+            Ok(event @ Event::Started { .. }) => return Ok(Some(event)),
+            Ok(Event::Pending | Event::Batch(_)) => {}
+            Err(LoadError::Wire(error)) if is_over(&error) => {
+                self.queue.clear();
+                return Err(error.into());
+            }
+            // What is in hand stays good.
+            Err(error) => self.failure = Some(error),
+        }
+        Ok(None)
+    }
+
     /// Everything that the worker has sent.
     fn drain(&mut self) -> Result<Option<Event>, LoadError> {
         loop {
@@ -288,17 +324,20 @@ impl Cluster {
                 if let Way::Worker(_, phase) = &mut self.way {
                     *phase = Phase::Idle;
                 }
-                let is_over = matches!(
-                    error.kind,
-                    ErrorKind::Superseded | ErrorKind::Fenced | ErrorKind::Conflict
-                );
-                if is_over {
+                if is_over(&error) {
                     // Nothing in hand is this rank's to take any more.
                     self.queue.clear();
                     return Err(error.into());
                 }
+                if error.kind == ErrorKind::Cordoned && cluster_of(&self.setting).fallback {
+                    // It may take others' work for a long time: this loader does not ask again.
+                    self.worker = None;
+                    self.replace_worker(&error.message)?;
+                    return Ok(None);
+                }
                 self.failure = Some(error.into());
             }
+            Heard::Goodbye(reason) => self.replace_worker(&reason)?,
             // Of an earlier start: dropped, which gives its slot back.
             Heard::Started(_) | Heard::Batch { .. } | Heard::Failed { .. } => {}
         }
@@ -415,9 +454,20 @@ impl Cluster {
         }
     }
 
+    /// From the next start on this is another rank.
+    pub(crate) fn deal(&mut self, deal: Deal) {
+        self.stop();
+        deal.apply(&mut self.setting.options);
+        if let Way::Here(here) = &mut self.way {
+            here.here.deal(deal);
+        }
+    }
+
     /// Looks for the worker again if this process does its work.
     pub(crate) fn epoch_ended(&mut self) {
-        if let (Way::Here(_), Some(path), None) = (&self.way, &self.worker, &self.returning) {
+        if let (Way::Here(here), Some(path), None) = (&self.way, &self.worker, &self.returning)
+            && !here.here.has_untold()
+        {
             let (path, job) = (path.clone(), self.job.clone());
             self.returning = self.connect_in_background(path, job, Duration::ZERO).ok();
         }
@@ -447,6 +497,18 @@ impl Cluster {
             }
             Lost::Failed(error) => Err(error),
         }
+    }
+
+    /// The worker does not serve this rank any more: nobody is looked for first.
+    fn replace_worker(&mut self, reason: &str) -> Result<(), LoadError> {
+        if !cluster_of(&self.setting).fallback {
+            self.lose(reason);
+            return Ok(());
+        }
+        tracing::warn!("{reason}; reading in this process");
+        self.connection += 1;
+        self.way = Way::Opening(self.open_in_background()?);
+        Ok(())
     }
 
     /// The worker is gone. What is in hand stays good.
@@ -506,7 +568,9 @@ impl Cluster {
                     tracing::info!(worker = link.name(), "connected to a worker again");
                     Way::Worker(Box::new(link), Phase::Idle)
                 }
-                Ok(Err(Unavailable::Absent(reason))) if cluster_of(&self.setting).fallback => {
+                Ok(Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)))
+                    if cluster_of(&self.setting).fallback =>
+                {
                     tracing::warn!("{reason}; reading in this process");
                     Way::Opening(self.open_in_background()?)
                 }
@@ -584,6 +648,11 @@ impl Cluster {
             Way::Connecting(_) => "connecting".into(),
         }
     }
+}
+
+/// Whether the rank may not go on: others were started in its place.
+fn is_over(error: &WireError) -> bool {
+    matches!(error.kind, ErrorKind::Superseded | ErrorKind::Fenced | ErrorKind::Conflict)
 }
 
 fn cluster_of(setting: &Setting) -> &ClusterOptions {

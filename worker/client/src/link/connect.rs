@@ -41,6 +41,8 @@ pub fn default_worker_socket() -> PathBuf {
 pub(crate) enum Unavailable {
     /// It is not there, or went away: it may come, or another one may take its place.
     Absent(String),
+    /// It takes no trainers: another one takes its place.
+    Cordoned(String),
     /// There is somebody, and no use in asking again.
     Refused(LoadError),
 }
@@ -49,6 +51,7 @@ impl Unavailable {
     pub(crate) fn into_error(self) -> LoadError {
         match self {
             Self::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+            Self::Cordoned(reason) => WireError::new(ErrorKind::Cordoned, reason).into(),
             Self::Refused(error) => error,
         }
     }
@@ -74,6 +77,9 @@ impl From<Lost> for Unavailable {
     fn from(lost: Lost) -> Self {
         match lost {
             Lost::Gone(reason) => Self::Absent(reason),
+            Lost::Failed(LoadError::Wire(error)) if error.kind == ErrorKind::Cordoned => {
+                Self::Cordoned(error.message)
+            }
             Lost::Failed(error) => Self::Refused(error),
         }
     }
@@ -118,9 +124,15 @@ pub(crate) fn greet_for(
     progress: Progress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let begun = Instant::now();
+    let has_fallback = setting.options.cluster.as_ref().is_some_and(|cluster| cluster.fallback);
     loop {
         match greet(setting, path, job, progress) {
-            Err(Unavailable::Absent(reason)) if begun.elapsed() < patience => {
+            Err(Unavailable::Cordoned(reason)) if has_fallback => {
+                return Err(Unavailable::Cordoned(reason));
+            }
+            Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason))
+                if begun.elapsed() < patience =>
+            {
                 if !waiting(progress)(&reason) {
                     return Err(Unavailable::Refused(LoadError::Interrupted));
                 }

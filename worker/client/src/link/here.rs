@@ -11,7 +11,7 @@ use shardfeed_agent::{
 };
 use shardfeed_handoff::SlotPool;
 
-use crate::link::{ControlOf, Event, Job, Place, Progress, Setting};
+use crate::link::{ControlOf, Deal, Event, Job, Place, Progress, Setting};
 
 /// Free slots that are kept beyond the prefetched batches: the one that is viewed, and the next.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
@@ -136,6 +136,22 @@ impl Here {
         let generation = running.lease.generation;
         self.phase = Phase::Running(running);
         Ok(Event::Started { generation })
+    }
+
+    /// Whether batches are being read.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running(_))
+    }
+
+    /// Whether only this process can tell the coordinator where the rank is.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.control.has_untold()
+    }
+
+    /// From the next start on this is another rank.
+    pub(crate) fn deal(&mut self, deal: Deal) {
+        self.stop();
+        deal.apply(&mut self.setting.options);
     }
 
     pub(crate) fn check(&self) -> Result<(), LoadError> {

@@ -62,6 +62,8 @@ pub(crate) enum Heard {
         start: u64,
         error: WireError,
     },
+    /// It serves this trainer no longer, for this reason; nothing follows what it sent.
+    Goodbye(String),
     /// Something that was dealt with here.
     Other,
 }
@@ -169,6 +171,7 @@ impl WorkerLink {
                 | Message::Registered(_)
                 | Message::Token(_)),
             ) => Ok(Some(answer)),
+            Some(Message::Goodbye(goodbye)) => Err(Lost::Gone(goodbye.reason)),
             other => {
                 self.take(wire::ToTrainer { message: other }, fd)?;
                 Ok(None)
@@ -235,6 +238,7 @@ impl WorkerLink {
                 let error = WireError::from_message(failed.error);
                 Heard::Failed { start: failed.start, error }
             }
+            Some(Message::Goodbye(goodbye)) => Heard::Goodbye(goodbye.reason),
             Some(Message::Progress(progress)) => {
                 if !progress.note.is_empty() {
                     tracing::warn!("{}; waiting", progress.note);

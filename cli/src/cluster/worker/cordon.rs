@@ -1,0 +1,93 @@
+//! `shardfeed worker cordon`, `uncordon` and `drain`: which workers get work.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::{WorkerReport, find};
+use crate::cluster::{Client, ClusterArgs};
+use crate::output::Format;
+use crate::progress;
+
+/// How often it is asked what a worker still serves.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// A worker that still serves after so long is worth a word, also where stderr is no terminal.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+
+pub(crate) const UNCORDON_ABOUT: &str = "\
+Give a worker that was cordoned or drained work again
+
+One that was drained has left the cluster: start it again. Trainers come back to it with the next epoch, those \
+that it was refused to when they are started anew.";
+
+pub(crate) const DRAIN_ABOUT: &str = "\
+Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
+
+Its trainers go on in their own processes from the batch that it sent last. Then it leaves the cluster, and runs \
+until it is stopped.";
+
+/// Arguments of `worker cordon` and `uncordon`.
+#[derive(Debug, Args)]
+pub(crate) struct CordonArgs {
+    /// The worker's name
+    name: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `worker drain`.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The worker's name
+    name: String,
+    /// Do not wait until it serves nothing
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> {
+    let (worker, cordon) = (name.to_owned(), i32::from(cordon));
+    let set = client.call(|mut admin, context| async move {
+        admin.cordon_worker(wire::CordonWorkerRequest { context, worker, cordon }).await
+    });
+    match set {
+        Ok(wire::CordonWorkerResponse {}) => Ok(()),
+        // If it is not known, that says which there are.
+        Err(error) => find(client, name).and_then(|_| Err(error.into())),
+    }
+}
+
+/// Runs `worker cordon` and `uncordon`.
+pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client();
+    set(&client, &args.name, cordon)?;
+    Ok(format.print(&WorkerReport::new(find(&client, &args.name)?))?)
+}
+
+/// Runs `worker drain`.
+pub(crate) fn run_drain(args: &DrainArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client();
+    set(&client, &args.name, wire::Cordon::Draining)?;
+    let client = client.patient();
+    let bar = progress::bytes_bar("draining", 0);
+    let (begun, mut is_told) = (Instant::now(), false);
+    let worker = loop {
+        let worker = find(&client, &args.name)?;
+        let is_over = worker.state() != wire::WorkerState::Live;
+        if args.no_wait || is_over {
+            break worker;
+        }
+        bar.set_message(format!("draining, {} ranks", worker.leases));
+        if !is_told && begun.elapsed() > TOLD_AFTER {
+            is_told = true;
+            tracing::warn!(worker = args.name, ranks = worker.leases, "it still serves; waiting");
+        }
+        client.pause(ASK_EVERY);
+    };
+    bar.finish_and_clear();
+    Ok(format.print(&WorkerReport::new(worker))?)
+}

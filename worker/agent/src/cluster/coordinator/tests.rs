@@ -1,0 +1,299 @@
+use std::convert::Infallible;
+use std::task::{Context as TaskContext, Poll};
+
+use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
+use tonic::Request;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::server::TcpIncoming;
+
+use super::*;
+
+/// What a node says to the n-th call, from 0.
+type Says = dyn Fn(usize) -> Said + Send + Sync;
+
+enum Said {
+    Answer,
+    Refusal(WireError),
+    /// Nothing, ever.
+    Nothing,
+}
+
+/// A real server on the loopback.
+#[derive(Clone)]
+struct Node {
+    says: Arc<Says>,
+    /// Request ids, as they came.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Node {
+    fn start(says: impl Fn(usize) -> Said + Send + Sync + 'static) -> (Address, Self) {
+        let node = Self { says: Arc::new(says), asked: Arc::default() };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = Address::from(listener.local_addr().unwrap());
+        let handle = runtime();
+        let _entered = handle.enter();
+        let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+        let server = tonic::transport::Server::builder().add_service(node.clone());
+        handle.spawn(server.serve_with_incoming(incoming));
+        (address, node)
+    }
+
+    fn leader() -> (Address, Self) {
+        Self::start(|_| Said::Answer)
+    }
+
+    /// Says that it does not lead, and who does.
+    fn follower(leader: Option<&Address>) -> (Address, Self) {
+        let leader = leader.map(Address::to_string);
+        Self::start(move |_| not_leader(leader.clone()))
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn times(&self) -> usize {
+        self.asked().len()
+    }
+}
+
+fn not_leader(leader: Option<String>) -> Said {
+    let error = WireError::new(ErrorKind::NotLeader, "this node does not lead; ask another");
+    Said::Refusal(WireError { leader, ..error })
+}
+
+impl NamedService for Node {
+    const NAME: &'static str = "shardfeed.coordinator.v1.AdminService";
+}
+
+impl Service<http::Request<Body>> for Node {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let node = self.clone();
+        Box::pin(async move {
+            Ok(Grpc::new(tonic_prost::ProstCodec::default()).unary(node, request).await)
+        })
+    }
+}
+
+impl UnaryService<GetStatusRequest> for Node {
+    type Response = GetStatusResponse;
+    type Future = BoxFuture<Response<GetStatusResponse>, Status>;
+
+    fn call(&mut self, request: Request<GetStatusRequest>) -> Self::Future {
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(request.into_inner().context.unwrap().request_id);
+        let said = (self.says)(asked.len() - 1);
+        Box::pin(async move {
+            match said {
+                Said::Answer => Ok(Response::new(GetStatusResponse::default())),
+                Said::Refusal(error) => Err(error.to_status()),
+                Said::Nothing => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// An address where nobody listens.
+fn nowhere() -> Address {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().into()
+}
+
+fn coordinator(addresses: &[&Address], timeout_ms: u64) -> Coordinator {
+    let listed = Addresses::new(addresses.iter().map(|address| address.as_str())).unwrap();
+    Coordinator::of(listed, "test", Duration::from_millis(timeout_ms), None)
+}
+
+fn get_status(mut clients: Clients, context: Option<Context>) -> Answer<GetStatusResponse> {
+    Box::pin(async move { clients.admin.get_status(GetStatusRequest { context }).await })
+}
+
+const LONG_MS: u64 = 30_000;
+
+fn ask(coordinator: &Coordinator) -> Result<GetStatusResponse, ControlError> {
+    coordinator.call(&mut |_| true, get_status)
+}
+
+#[test]
+fn addresses_that_are_none_are_refused() {
+    for address in ["", "host", ":70", "host:port", "host:70/x", "a:1,b"] {
+        let error = Coordinator::new(address, "test", ATTEMPT, None).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{address}");
+        assert!(error.message.contains("HOST:PORT"), "{error}");
+    }
+    let known = Coordinator::new("http://localhost:70/", "test", ATTEMPT, None).unwrap();
+    assert_eq!(known.addresses().to_string(), "localhost:70");
+}
+
+#[test]
+fn a_hint_is_followed_with_the_same_request_and_remembered() {
+    let (leads, leader) = Node::leader();
+    let (follows, follower) = Node::follower(Some(&leads));
+    let coordinator = coordinator(&[&follows, &leads], LONG_MS);
+    ask(&coordinator).unwrap();
+    assert_eq!(follower.asked(), leader.asked());
+    ask(&coordinator).unwrap();
+    assert_eq!((follower.times(), leader.times()), (1, 2));
+    let ids = leader.asked();
+    assert_ne!(ids[0], ids[1], "another call is another request");
+}
+
+#[test]
+fn a_leader_that_is_not_listed_is_found_and_kept() {
+    let (leads, leader) = Node::leader();
+    let (follows, follower) = Node::follower(Some(&leads));
+    let coordinator = coordinator(&[&follows], LONG_MS);
+    for _ in 0..3 {
+        ask(&coordinator).unwrap();
+    }
+    assert_eq!((follower.times(), leader.times()), (1, 3));
+}
+
+#[test]
+fn learned_addresses_are_bounded() {
+    let (leads, _) = Node::leader();
+    let coordinator = coordinator(&[&leads], LONG_MS);
+    for port in 1..100 {
+        coordinator.inner.clients(&format!("127.0.0.1:{port}").parse().unwrap());
+    }
+    ask(&coordinator).unwrap();
+    assert_eq!(coordinator.inner.lock().known.len(), LEARNED_MAX + 1);
+}
+
+#[test]
+fn who_is_dead_hangs_or_follows_is_passed_over() {
+    let dead = nowhere();
+    let (hangs, hanging) = Node::start(|_| Said::Nothing);
+    let (follows, _) = Node::follower(None);
+    let (leads, leader) = Node::leader();
+    // Takes connections and never says a word.
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf_at = Address::from(deaf.local_addr().unwrap());
+    let coordinator = coordinator(&[&dead, &hangs, &deaf_at, &follows, &leads], LONG_MS);
+    ask(&coordinator).unwrap();
+    ask(&coordinator).unwrap();
+    assert_eq!((hanging.times(), leader.times()), (1, 2));
+    let ids = hanging.asked();
+    assert_eq!(ids[0], leader.asked()[0]);
+}
+
+#[test]
+fn a_heartbeat_moves_on_by_itself() {
+    let (hangs, hanging) = Node::start(|_| Said::Nothing);
+    let (leads, leader) = Node::leader();
+    let coordinator = coordinator(&[&hangs, &leads], LONG_MS);
+    for _ in 0..2 {
+        runtime().block_on(coordinator.once(get_status)).unwrap();
+    }
+    assert_eq!((hanging.times(), leader.times()), (1, 2));
+    assert_eq!(hanging.asked()[0], leader.asked()[0]);
+}
+
+#[test]
+fn a_leader_that_dies_is_left_for_the_one_that_follows_it() {
+    // Leads for one call, then hangs as a stopped process does.
+    let (stops, stopping) =
+        Node::start(|call| if call == 0 { Said::Answer } else { Said::Nothing });
+    let (leads, leader) = Node::leader();
+    let coordinator = coordinator(&[&stops, &leads], LONG_MS);
+    for _ in 0..3 {
+        ask(&coordinator).unwrap();
+    }
+    assert_eq!((stopping.times(), leader.times()), (2, 2));
+}
+
+#[test]
+fn an_election_is_waited_for_and_never_surfaces() {
+    let (first, node) = Node::start(|call| match call {
+        0..3 => not_leader(None),
+        3 => Said::Refusal(WireError::new(ErrorKind::Retry, "no leader at the moment; wait")),
+        _ => Said::Answer,
+    });
+    let (second, other) = Node::follower(Some(&first));
+    let coordinator = coordinator(&[&first, &second], LONG_MS);
+    ask(&coordinator).unwrap();
+    assert_eq!(node.times(), 5);
+    let ids: std::collections::BTreeSet<_> =
+        node.asked().into_iter().chain(other.asked()).collect();
+    assert_eq!(ids.len(), 1, "one request throughout");
+}
+
+#[test]
+fn a_refusal_ends_the_call_and_asks_nobody_else() {
+    let (refuses, _) =
+        Node::start(|_| Said::Refusal(WireError::new(ErrorKind::Conflict, "no; go away")));
+    let (leads, leader) = Node::leader();
+    let coordinator = coordinator(&[&refuses, &leads], LONG_MS);
+    assert_eq!(ask(&coordinator).unwrap_err().kind, ErrorKind::Conflict);
+    assert_eq!(leader.times(), 0);
+    let (foreign, _) =
+        Node::start(|_| Said::Refusal(WireError::new(ErrorKind::WrongCluster, "not yours")));
+    let coordinator = self::coordinator(&[&foreign, &leads], LONG_MS);
+    let error = ask(&coordinator).unwrap_err();
+    assert_eq!(error.message, format!("{foreign}: not yours"));
+}
+
+#[test]
+fn after_the_timeout_every_address_is_named_with_what_it_said() {
+    let dead = nowhere();
+    let (hangs, _) = Node::start(|_| Said::Nothing);
+    let (follows, _) = Node::follower(None);
+    let coordinator = coordinator(&[&dead, &hangs, &follows], 900);
+    let mut told = Vec::new();
+    let error = coordinator.call(
+        &mut |note| {
+            told.push(note.to_owned());
+            true
+        },
+        get_status,
+    );
+    let error = error.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unreachable);
+    for part in [
+        format!("the coordinators at {dead}, {hangs} and {follows} did not answer for"),
+        format!("{dead}: Connection refused"),
+        format!("{hangs}: no answer within"),
+        format!("{follows}: this node does not lead"),
+        "check the addresses".to_owned(),
+    ] {
+        assert!(error.message.contains(&part), "{part}: {error}");
+    }
+    let said = |part: &str| told.iter().any(|note| note.contains(part));
+    assert!(said("no answer within") && said("does not lead"), "{told:?}");
+}
+
+#[test]
+fn whoever_waits_may_give_up() {
+    let (hangs, _) = Node::start(|_| Said::Nothing);
+    let error = coordinator(&[&hangs], LONG_MS).call(&mut |_| false, get_status).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Retry);
+}
+
+#[test]
+fn people_are_told_at_once_where_nobody_is() {
+    let (one, other) = (nowhere(), nowhere());
+    let at_once = |coordinator: &Coordinator| {
+        let patience = Patience::IfSomebodyIsThere;
+        coordinator.ask(patience, ATTEMPT, &mut |_| true, get_status).unwrap_err()
+    };
+    let CallError::Silent(said) = at_once(&coordinator(&[&one, &other], LONG_MS)) else {
+        panic!("nobody is there")
+    };
+    assert!(said.is_nowhere() && !said.is_strange());
+    let text = said.to_string();
+    assert!(text.starts_with(&format!("no coordinator answers: {one}: Connection")), "{text}");
+    let text = at_once(&coordinator(&[&one], LONG_MS)).to_string();
+    assert!(text.starts_with(&format!("the coordinator at {one} does not answer: Conn")), "{text}");
+}
