@@ -11,8 +11,8 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::coordinator::v1::{Piece, TakeGroupsResponse};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, EPOCHS_KEPT, Generation, PoolFacts, Refusal, SIZES_TOLD_MAX, State, TAKES_MAX,
-    Take, Taken, Verdict,
+    Answer, Change, EPOCHS_KEPT, Pool, PoolFacts, Refusal, SIZES_TOLD_MAX, State, TAKES_MAX, Take,
+    Taken, Verdict,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -60,7 +60,7 @@ struct Case {
     last: Option<TakeGroupsResponse>,
     /// What was closed of its list, before it was proposed.
     closed: usize,
-    /// Free samples of the pool when it got nothing.
+    /// Free samples of the pool before it was proposed last.
     free: u64,
 }
 
@@ -228,7 +228,6 @@ impl Desk {
         // It was given back; when this is proposed again, others may have it.
         take.released = None;
         case.closed = answer.closed.len();
-        case.free = pool_of(state, take).map_or(u64::MAX, |(_, pool)| pool.free());
         case.last = Some(answer);
         self.waiting.push(case);
     }
@@ -327,9 +326,11 @@ fn prepare(state: &State, cases: &mut [Case]) -> Vec<Take> {
         {
             take.step = take.step.max(cursor.1);
         }
-        let pool = pool_of(state, take).map(|(_, pool)| pool);
+        let pool = pool_of(state, take);
         let at = pool.map_or(0, |pool| pool.next);
         let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
+        // As it was before, so that what comes free while the take is under way counts as new.
+        case.free = pool.map_or(u64::MAX, Pool::free);
         case.closed = share.map_or(0, |share| share.list.closed().len());
         // The first of an epoch tells the sizes for all.
         let wanted = told.remove(&(take.lease.job.clone(), take.epoch));
@@ -357,12 +358,9 @@ fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
     next
 }
 
-fn pool_of<'a>(
-    state: &'a State,
-    take: &Take,
-) -> Option<(&'a Generation, &'a shardfeed_scheduler::Pool)> {
-    let generation = state.job(&take.lease.job)?.generations.get(&take.lease.generation)?;
-    Some((generation, generation.pools.get(&take.epoch)?))
+fn pool_of<'a>(state: &'a State, take: &Take) -> Option<&'a Pool> {
+    let job = state.job(&take.lease.job)?;
+    job.generations.get(&take.lease.generation)?.pools.get(&take.epoch)
 }
 
 /// Epoch and step of the rank, as the state knows it.
@@ -402,7 +400,7 @@ fn has_news(state: &State, case: &Case) -> bool {
 /// What a rank is told.
 fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
     let Taken { truncated, pieces, closed, revoke_from, quota, ended, first_step, .. } = taken;
-    let pool = pool_of(state, take).map(|(_, pool)| pool);
+    let pool = pool_of(state, take);
     let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
     let piece = |piece: shardfeed_plan::dynamic::Piece| Piece {
         group: piece.group,

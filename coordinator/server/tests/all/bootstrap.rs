@@ -26,7 +26,10 @@ async fn three_nodes_found_one_cluster_and_come_back_to_it() {
     for (node, running) in std::mem::take(&mut cluster.running) {
         assert_eq!(said.members[node as usize - 1].address, running.advertised());
         let http = running.http_address().unwrap();
-        assert_eq!(page(http, "/readyz").await, (200, "ok\n".into()), "node {node}");
+        eventually("it follows the leader", || async {
+            (page(http, "/readyz").await == (200, "ok\n".into())).then_some(())
+        })
+        .await;
         running.stop().await;
     }
     // `peers` is not needed any more.
