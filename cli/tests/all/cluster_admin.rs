@@ -9,43 +9,412 @@ use crate::help::check;
 
 #[test]
 fn help_of_the_verbs_on_coordinators() {
-    check(&["cluster"], &expect![[""]]);
-    check(&["cluster", "status"], &expect![[""]]);
-    check(&["cluster", "add"], &expect![[""]]);
-    check(&["cluster", "remove"], &expect![[""]]);
-    check(&["cluster", "transfer-leader"], &expect![[""]]);
-    check(&["cluster", "snapshot"], &expect![[""]]);
-    check(&["cluster", "snapshot", "save"], &expect![[""]]);
+    check(&["cluster"], &expect![[r#"
+            The coordinators of a cluster: who leads, members, backups
+
+            Usage: shardfeed cluster [OPTIONS] <COMMAND>
+
+            Commands:
+              status           Show the coordinators: who leads, and how far the others are behind
+              add              Add a coordinator, which must be running with --join
+              remove           Remove a coordinator for good
+              transfer-leader  Let another coordinator lead, without a gap
+              snapshot         Back up what a cluster knows, and start from a backup
+              help             Print this message or the help of the given subcommand(s)
+
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]]);
+    check(&["cluster", "status"], &expect![[r#"
+            Show the coordinators: who leads, and how far the others are behind
+
+            One coordinator that answers is enough. With `-o wide` and `-o json` each one is also asked for its
+            own view.
+
+            Usage: shardfeed cluster status [OPTIONS]
+
+            Options:
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
+    check(&["cluster", "add"], &expect![[r#"
+            Add a coordinator, which must be running with --join
+
+            It gets the log first, and has a vote once it has it. Its number must never have been used in this
+            cluster.
+
+            Usage: shardfeed cluster add [OPTIONS] <NODE> <HOST:PORT>
+
+            Arguments:
+              <NODE>
+                      Number of the new coordinator
+
+              <HOST:PORT>
+                      Where the others and the workers reach it
+
+            Options:
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
+    check(&["cluster", "remove"], &expect![[r#"
+            Remove a coordinator for good
+
+            Its number is never used again. Remove one that is dead before another is added in its place.
+
+            Usage: shardfeed cluster remove [OPTIONS] <NODE>
+
+            Arguments:
+              <NODE>
+                      Number of the coordinator
+
+            Options:
+                  --yes
+                      Do it: this cannot be taken back
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
+    check(&["cluster", "transfer-leader"], &expect![[r#"
+            Let another coordinator lead, without a gap
+
+            Usage: shardfeed cluster transfer-leader [OPTIONS] [NODE]
+
+            Arguments:
+              [NODE]  Number of the coordinator that shall lead [default: the one that is most up to date]
+
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]]);
+    check(&["cluster", "snapshot"], &expect![[r#"
+            Back up what a cluster knows, and start from a backup
+
+            Usage: shardfeed cluster snapshot [OPTIONS] <COMMAND>
+
+            Commands:
+              save  Save what the cluster knows as a file
+              help  Print this message or the help of the given subcommand(s)
+
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]]);
+    check(&["cluster", "snapshot", "save"], &expect![[r#"
+            Save what the cluster knows as a file
+
+            Datasets with their manifests, jobs, generations, cursors: what a new cluster goes on from. Records
+            are in the shards, not here. The file is whole or not there.
+
+            Usage: shardfeed cluster snapshot save [OPTIONS] <FILE>
+
+            Arguments:
+              <FILE>
+                      The file to make
+
+            Options:
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
 }
 
 #[test]
 fn help_of_the_verbs_that_give_and_take_work() {
-    check(&["worker", "cordon"], &expect![[""]]);
-    check(&["worker", "uncordon"], &expect![[""]]);
-    check(&["worker", "drain"], &expect![[""]]);
+    check(&["worker", "cordon"], &expect![[r#"
+            Give a worker nothing new: trainers that start beside it read in their own processes
+
+            Usage: shardfeed worker cordon [OPTIONS] <NAME>
+
+            Arguments:
+              <NAME>  The worker's name
+
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]]);
+    check(&["worker", "uncordon"], &expect![[r#"
+            Give a worker that was cordoned or drained work again
+
+            One that was drained has left the cluster: start it again. Trainers come back to it with the next
+            epoch, those that it was refused to when they are started anew.
+
+            Usage: shardfeed worker uncordon [OPTIONS] <NAME>
+
+            Arguments:
+              <NAME>
+                      The worker's name
+
+            Options:
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
+    check(&["worker", "drain"], &expect![[r#"
+            Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
+
+            Its trainers go on in their own processes from the batch that it sent last. Then it leaves the
+            cluster, and runs until it is stopped.
+
+            Usage: shardfeed worker drain [OPTIONS] <NAME>
+
+            Arguments:
+              <NAME>
+                      The worker's name
+
+            Options:
+                  --no-wait
+                      Do not wait until it serves nothing
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
 }
 
 #[test]
 fn help_of_the_verbs_that_remove() {
-    check(&["dataset", "remove"], &expect![[""]]);
-    check(&["job", "remove"], &expect![[""]]);
+    check(&["dataset", "remove"], &expect![[r#"
+            Remove a dataset from the cluster; its files stay as they are
+
+            One that a job reads is refused: remove the job first. The name may stand for other files then.
+
+            Usage: shardfeed dataset remove [OPTIONS] <NAME>
+
+            Arguments:
+              <NAME>
+                      The dataset's name
+
+            Options:
+                  --yes
+                      Do it: this cannot be taken back
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
+    check(&["job", "remove"], &expect![[r#"
+            Remove a job and what is known of its generations
+
+            Ranks that it serves are told that it is gone. States that its loaders made stay good: the same name
+            may begin anew from one.
+
+            Usage: shardfeed job remove [OPTIONS] <NAME>
+
+            Arguments:
+              <NAME>
+                      The job's name
+
+            Options:
+                  --yes
+                      Do it: this cannot be taken back
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      [default: table]
+                      [possible values: table, wide, json]
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
+        "#]]);
 }
 
 #[test]
 fn what_is_gone_for_good_must_be_meant() {
     let place = Place::new();
-    expect![[""]].assert_eq(&place.fails(&["cluster", "remove", "3"]));
-    expect![[""]].assert_eq(&place.fails(&["dataset", "remove", "train"]));
-    expect![[""]].assert_eq(&place.fails(&["job", "remove", "digits"]));
+    expect![[r#"
+        exit 2
+        error: coordinator 3 would be removed; this cannot be taken back
+        hint: give --yes if it is meant
+    "#]].assert_eq(&place.fails(&["cluster", "remove", "3"]));
+    expect![[r#"
+        exit 2
+        error: dataset `train` would be removed from the cluster; this cannot be taken back
+        hint: give --yes if it is meant
+    "#]].assert_eq(&place.fails(&["dataset", "remove", "train"]));
+    expect![[r#"
+        exit 2
+        error: job `digits` would be removed; this cannot be taken back
+        hint: give --yes if it is meant
+    "#]].assert_eq(&place.fails(&["job", "remove", "digits"]));
 }
 
 #[test]
 fn numbers_and_addresses_that_are_none() {
     let place = Place::new();
-    expect![[""]].assert_eq(&place.fails(&["cluster", "add", "0", "a:1"]));
-    expect![[""]].assert_eq(&place.fails(&["cluster", "add", "4", "here"]));
-    expect![[""]].assert_eq(&place.fails(&["cluster", "transfer-leader", "x"]));
-    expect![[""]].assert_eq(&place.fails(&["status", "--coordinator", "a:1,,b:2"]));
+    expect![[r#"
+        exit 2
+        error: invalid value '0' for '<NODE>': 0 is not in 1..18446744073709551615
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["cluster", "add", "0", "a:1"]));
+    expect![[r#"
+        exit 2
+        error: invalid value 'here' for '<HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["cluster", "add", "4", "here"]));
+    expect![[r#"
+        exit 2
+        error: invalid value 'x' for '[NODE]': invalid digit found in string
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["cluster", "transfer-leader", "x"]));
+    expect![[r#"
+        exit 2
+        error: invalid value 'a:1,,b:2' for '--coordinator <HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
+
+        For more information, try '--help'.
+    "#]].assert_eq(&place.fails(&["status", "--coordinator", "a:1,,b:2"]));
 }
 
 #[test]
@@ -71,7 +440,11 @@ fn each_address_of_a_list_is_named_with_what_it_said() {
 fn a_backup_overwrites_nothing() {
     let place = Place::new();
     place.file("backup", "precious");
-    expect![[""]].assert_eq(&place.fails(&["cluster", "snapshot", "save", "backup"]));
+    expect![[r#"
+        exit 1
+        error: the coordinator at 127.0.0.1:7070 does not answer: Connection refused (os error 111)
+        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+    "#]].assert_eq(&place.fails(&["cluster", "snapshot", "save", "backup"]));
     let args = ["cluster", "snapshot", "save", "none/backup"];
     expect![[""]].assert_eq(&place.fails(&args));
     assert_eq!(place.names("."), ["backup"]);

@@ -9,19 +9,19 @@ fn of_the_processes() {
     check(
         &["coordinator"],
         &expect![[r#"
-        The process that decides who reads what
+            The process that decides who reads what
 
-        Usage: shardfeed coordinator [OPTIONS] <COMMAND>
+            Usage: shardfeed coordinator [OPTIONS] <COMMAND>
 
-        Commands:
-          start  Run a coordinator until SIGTERM or SIGINT
-          help   Print this message or the help of the given subcommand(s)
+            Commands:
+              start  Run a coordinator until SIGTERM or SIGINT
+              help   Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["coordinator", "start"],
@@ -81,98 +81,97 @@ fn of_the_processes() {
     check(
         &["worker", "start"],
         &expect![[r#"
-        Run a worker until SIGTERM or SIGINT
+            Run a worker until SIGTERM or SIGINT
 
-        It reads, checks and batches for the trainers of its host, which find it by its socket. When its
-        coordinator knows it, it prints one line on stdout; logs go to stderr. A coordinator that does not
-        answer is waited for.
+            It reads, checks and batches for the trainers of its host, which find it by its socket. When its
+            coordinator knows it, it prints one line on stdout; logs go to stderr. A coordinator that does not
+            answer is waited for.
 
-        Usage: shardfeed worker start [OPTIONS]
+            Usage: shardfeed worker start [OPTIONS]
 
-        Options:
-              --config <FILE>
-                  TOML file with options, as below; flags win over it
+            Options:
+                  --config <FILE>
+                      TOML file with options, as below; flags win over it
 
-              --coordinator <HOST:PORT>
-                  Address of the coordinator; required
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas; required
 
-                  [env: SHARDFEED_COORDINATOR]
+                      [env: SHARDFEED_COORDINATOR]
 
-              --socket <PATH>
-                  Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
-                  $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+                  --socket <PATH>
+                      Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
+                      $XDG_RUNTIME_DIR/shardfeed/worker.sock]
 
-              --name <NAME>
-                  Name in the cluster, unique there [default: the host's name]
+                  --name <NAME>
+                      Name in the cluster, unique there [default: the host's name]
 
-              --memory-budget <SIZE>
-                  Memory for records and batches of all its trainers [default: a quarter of what there is]
+                  --memory-budget <SIZE>
+                      Memory for records and batches of all its trainers [default: a quarter of what there is]
 
-              --threads <N>
-                  Computing threads [default: one for each core]
+                  --threads <N>
+                      Computing threads [default: one for each core]
 
-              --cache-dir <DIR>
-                  Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+                  --cache-dir <DIR>
+                      Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
 
-              --allow-uid <UID>
-                  Users whose trainers are served, besides the worker's own and root; again or with commas
-                  for more [default: all whom the socket's file lets in, its owner and group]
+                  --allow-uid <UID>
+                      Users whose trainers are served, besides the worker's own and root; again or with commas
+                      for more [default: all whom the socket's file lets in, its owner and group]
 
-              --allow-gid <GID>
-                  Groups whose trainers are served, likewise
+                  --allow-gid <GID>
+                      Groups whose trainers are served, likewise
 
-              --socket-gid <GID>
-                  Group that the socket's file is given [default: the worker's]
+                  --socket-gid <GID>
+                      Group that the socket's file is given [default: the worker's]
 
-              --cluster-id <ID>
-                  Id of the only cluster to join [default: the one that answers first]
+                  --cluster-id <ID>
+                      Id of the only cluster to join [default: the one that answers first]
 
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-                  [default: table]
-                  [possible values: table, wide, json]
+                      [default: table]
+                      [possible values: table, wide, json]
 
-          -h, --help
-                  Print help (see a summary with '-h')
+              -h, --help
+                      Print help (see a summary with '-h')
 
-        FILE has the same options, under their long names and without the dashes:
-          coordinator = "10.0.0.7:7070"
-          memory-budget = "16GiB"     # or a number, bytes
-          allow-uid = [1000, 1001]
+            FILE has the same options, under their long names and without the dashes:
+              coordinator = "10.0.0.7:7070"  memory-budget = "16GiB"     # or a number, bytes
+              allow-uid = [1000, 1001]
 
-        Examples:
-          shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
-          shardfeed worker start --config /etc/shardfeed/worker.toml
-    "#]],
+            Examples:
+              shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
+              shardfeed worker start --config /etc/shardfeed/worker.toml
+        "#]],
     );
     check(
         &["up"],
         &expect![[r#"
-        Run a coordinator and a worker in one process, for a first try
+            Run a coordinator and a worker in one process, for a first try
 
-        Usage: shardfeed up [OPTIONS]
+            Usage: shardfeed up [OPTIONS]
 
-        Options:
-              --data <DIR>            Folder for all that outlives the process [default: a temporary one,
-                                      removed at the end]
-              --listen <IP:PORT>      Address for workers and people, gRPC; port 0 takes a free one
-                                      [default: 127.0.0.1:7070]
-              --http <IP:PORT>        Address for health and metrics, HTTP; port 0 takes a free one
-                                      [default: 127.0.0.1:7071]
-              --socket <PATH>         Path of the socket for trainers [default: /run/shardfeed/worker.sock
-                                      as root, else $XDG_RUNTIME_DIR/shardfeed/worker.sock]
-              --memory-budget <SIZE>  Memory for records and batches of all trainers [default: a quarter of
-                                      what there is]
-          -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                      with lasting names [default: table] [possible values: table, wide,
-                                      json]
-          -h, --help                  Print help
+            Options:
+                  --data <DIR>            Folder for all that outlives the process [default: a temporary one,
+                                          removed at the end]
+                  --listen <IP:PORT>      Address for workers and people, gRPC; port 0 takes a free one
+                                          [default: 127.0.0.1:7070]
+                  --http <IP:PORT>        Address for health and metrics, HTTP; port 0 takes a free one
+                                          [default: 127.0.0.1:7071]
+                  --socket <PATH>         Path of the socket for trainers [default: /run/shardfeed/worker.sock
+                                          as root, else $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+                  --memory-budget <SIZE>  Memory for records and batches of all trainers [default: a quarter of
+                                          what there is]
+              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
+                                          with lasting names [default: table] [possible values: table, wide,
+                                          json]
+              -h, --help                  Print help
 
-        Examples:
-          shardfeed up
-          shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0
-    "#]],
+            Examples:
+              shardfeed up
+              shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0
+        "#]],
     );
 }
 
@@ -181,98 +180,98 @@ fn of_the_verbs_on_datasets() {
     check(
         &["dataset", "add"],
         &expect![[r#"
-        Give a dataset to the cluster, and wait until its workers have scanned it
+            Give a dataset to the cluster, and wait until its workers have scanned it
 
-        The files must be at the same paths on every worker. What a name stands for never changes: the same
-        name with other files is refused, the same again is not.
+            The files must be at the same paths on every worker. What a name stands for never changes: the same
+            name with other files is refused, the same again is not.
 
-        Usage: shardfeed dataset add [OPTIONS] <NAME> <PATTERN>...
+            Usage: shardfeed dataset add [OPTIONS] <NAME> <PATTERN>...
 
-        Arguments:
-          <NAME>
-                  The dataset's name
+            Arguments:
+              <NAME>
+                      The dataset's name
 
-          <PATTERN>...
-                  Its files: paths, or globs in quotes (*, ?, [a-z], **); the workers look for them
+              <PATTERN>...
+                      Its files: paths, or globs in quotes (*, ?, [a-z], **); the workers look for them
 
-        Options:
-              --compression <SCHEME>
-                  How the files are compressed
+            Options:
+                  --compression <SCHEME>
+                      How the files are compressed
 
-                  [default: auto]
-                  [possible values: auto, none, gzip, zlib]
+                      [default: auto]
+                      [possible values: auto, none, gzip, zlib]
 
-              --wait
-                  Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
+                  --wait
+                      Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
 
-              --no-wait
-                  Do not wait until it is ready
+                  --no-wait
+                      Do not wait until it is ready
 
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-                  [default: table]
-                  [possible values: table, wide, json]
+                      [default: table]
+                      [possible values: table, wide, json]
 
-          -h, --help
-                  Print help (see a summary with '-h')
+              -h, --help
+                      Print help (see a summary with '-h')
 
-        Cluster:
-              --coordinator <HOST:PORT>
-                  Address of the coordinator
+            Cluster:
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
 
-                  [env: SHARDFEED_COORDINATOR]
-                  [default: 127.0.0.1:7070]
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
 
-              --timeout <TIME>
-                  How long to wait for an answer
+                  --timeout <TIME>
+                      How long to wait for an answer
 
-                  [default: 10s]
+                      [default: 10s]
 
-        Examples:
-          shardfeed dataset add train '/data/train-*.tfrecord'
-          shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'
-    "#]],
+            Examples:
+              shardfeed dataset add train '/data/train-*.tfrecord'
+              shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'
+        "#]],
     );
     check(
         &["dataset", "list"],
         &expect![[r#"
-        List the cluster's datasets
+            List the cluster's datasets
 
-        Usage: shardfeed dataset list [OPTIONS]
+            Usage: shardfeed dataset list [OPTIONS]
 
-        Options:
-              --all              Show all datasets, not only the first 20
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+                  --all              Show all datasets, not only the first 20
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
     check(
         &["dataset", "show"],
         &expect![[r#"
-        Show a dataset of the cluster
+            Show a dataset of the cluster
 
-        Usage: shardfeed dataset show [OPTIONS] <NAME>
+            Usage: shardfeed dataset show [OPTIONS] <NAME>
 
-        Arguments:
-          <NAME>  The dataset's name
+            Arguments:
+              <NAME>  The dataset's name
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
 }
 
@@ -281,80 +280,84 @@ fn of_the_verbs_on_workers() {
     check(
         &["worker"],
         &expect![[r#"
-        The processes that read for the trainers of their hosts
+            The processes that read for the trainers of their hosts
 
-        Usage: shardfeed worker [OPTIONS] <COMMAND>
+            Usage: shardfeed worker [OPTIONS] <COMMAND>
 
-        Commands:
-          start  Run a worker until SIGTERM or SIGINT
-          list   List the cluster's workers
-          show   Show a worker, and the ranks that it serves
-          help   Print this message or the help of the given subcommand(s)
+            Commands:
+              start     Run a worker until SIGTERM or SIGINT
+              list      List the cluster's workers
+              show      Show a worker, and the ranks that it serves
+              cordon    Give a worker nothing new: trainers that start beside it read in their own processes
+              uncordon  Give a worker that was cordoned or drained work again
+              drain     Take a worker's work from it, without a trainer waiting, and wait until it serves
+                        nothing
+              help      Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["worker", "list"],
         &expect![[r#"
-        List the cluster's workers
+            List the cluster's workers
 
-        Usage: shardfeed worker list [OPTIONS]
+            Usage: shardfeed worker list [OPTIONS]
 
-        Options:
-              --all              Show also workers that are gone, as far as they are remembered, and more
-                                 than 20
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+                  --all              Show also workers that are gone, as far as they are remembered, and more
+                                     than 20
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
     check(
         &["worker", "show"],
         &expect![[r#"
-        Show a worker, and the ranks that it serves
+            Show a worker, and the ranks that it serves
 
-        Usage: shardfeed worker show [OPTIONS] <NAME>
+            Usage: shardfeed worker show [OPTIONS] <NAME>
 
-        Arguments:
-          <NAME>  The worker's name
+            Arguments:
+              <NAME>  The worker's name
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
     check(
         &["status"],
         &expect![[r#"
-        Show the cluster as a whole
+            Show the cluster as a whole
 
-        Usage: shardfeed status [OPTIONS]
+            Usage: shardfeed status [OPTIONS]
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
 }
 
@@ -363,60 +366,61 @@ fn of_the_verbs_on_jobs() {
     check(
         &["job"],
         &expect![[r#"
-        What fixes an order in the cluster, and the generations in which ranks followed it
+            What fixes an order in the cluster, and the generations in which ranks followed it
 
-        Usage: shardfeed job [OPTIONS] <COMMAND>
+            Usage: shardfeed job [OPTIONS] <COMMAND>
 
-        Commands:
-          list  List the jobs
-          show  Show a job: what fixes its order, and its generations
-          help  Print this message or the help of the given subcommand(s)
+            Commands:
+              list    List the jobs
+              show    Show a job: what fixes its order, and its generations
+              remove  Remove a job and what is known of its generations
+              help    Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["job", "list"],
         &expect![[r#"
-        List the jobs
+            List the jobs
 
-        Usage: shardfeed job list [OPTIONS]
+            Usage: shardfeed job list [OPTIONS]
 
-        Options:
-              --all              Show all jobs, not only the first 20
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+                  --all              Show all jobs, not only the first 20
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
     check(
         &["job", "show"],
         &expect![[r#"
-        Show a job: what fixes its order, and its generations
+            Show a job: what fixes its order, and its generations
 
-        Usage: shardfeed job show [OPTIONS] <NAME>
+            Usage: shardfeed job show [OPTIONS] <NAME>
 
-        Arguments:
-          <NAME>  The job's name
+            Arguments:
+              <NAME>  The job's name
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
 
-        Cluster:
-              --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                         127.0.0.1:7070]
-              --timeout <TIME>           How long to wait for an answer [default: 10s]
-    "#]],
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+        "#]],
     );
     check(
         &["epoch"],
@@ -451,8 +455,8 @@ fn of_the_verbs_on_jobs() {
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                             127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -471,27 +475,27 @@ fn of_the_verbs_on_jobs() {
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                             127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
     check(
         &["shard"],
         &expect![[r#"
-        Where each shard of an epoch is
+            Where each shard of an epoch is
 
-        Usage: shardfeed shard [OPTIONS] <COMMAND>
+            Usage: shardfeed shard [OPTIONS] <COMMAND>
 
-        Commands:
-          list  List the shards of an epoch: state, ranks, worker, progress
-          help  Print this message or the help of the given subcommand(s)
+            Commands:
+              list  List the shards of an epoch: state, ranks, worker, progress
+              help  Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["shard", "list"],
@@ -531,7 +535,7 @@ fn of_the_verbs_on_jobs() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator
+                      Address of the coordinator; of several, with commas
 
                       [env: SHARDFEED_COORDINATOR]
                       [default: 127.0.0.1:7070]
@@ -550,19 +554,19 @@ fn of_the_verbs_on_jobs() {
     check(
         &["rank"],
         &expect![[r#"
-        Who serves each rank of a job, and how far it is
+            Who serves each rank of a job, and how far it is
 
-        Usage: shardfeed rank [OPTIONS] <COMMAND>
+            Usage: shardfeed rank [OPTIONS] <COMMAND>
 
-        Commands:
-          list  List the ranks of a job: who serves each, and how far it is
-          help  Print this message or the help of the given subcommand(s)
+            Commands:
+              list  List the ranks of a job: who serves each, and how far it is
+              help  Print this message or the help of the given subcommand(s)
 
-        Options:
-          -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                 lasting names [default: table] [possible values: table, wide, json]
-          -h, --help             Print help
-    "#]],
+            Options:
+              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
+                                     lasting names [default: table] [possible values: table, wide, json]
+              -h, --help             Print help
+        "#]],
     );
     check(
         &["rank", "list"],
@@ -579,8 +583,8 @@ fn of_the_verbs_on_jobs() {
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator [env: SHARDFEED_COORDINATOR] [default:
-                                             127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
+                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );

@@ -30,6 +30,7 @@ fn of_the_program() {
               rank         Who serves each rank of a job, and how far it is
               worker       The processes that read for the trainers of their hosts
               coordinator  The process that decides who reads what
+              cluster      The coordinators of a cluster: who leads, members, backups
               status       Show the cluster as a whole
               up           Run a coordinator and a worker in one process, for a first try
               help         Print this message or the help of the given subcommand(s)
@@ -44,7 +45,7 @@ fn of_the_program() {
             wrong usage.
             SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for
             example `debug`), SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the
-            coordinator is.
+            coordinators are, with commas.
         "#]],
     );
 }
@@ -65,6 +66,7 @@ fn of_dataset() {
               add      Give a dataset to the cluster, and wait until its workers have scanned it
               list     List the cluster's datasets
               show     Show a dataset of the cluster
+              remove   Remove a dataset from the cluster; its files stay as they are
               help     Print this message or the help of the given subcommand(s)
 
             Options:
@@ -382,7 +384,7 @@ fn of_batch() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator
+                      Address of the coordinator; of several, with commas
 
                       [env: SHARDFEED_COORDINATOR]
                       [default: 127.0.0.1:7070]
