@@ -89,6 +89,11 @@ impl Archive {
         Ok(Self { header, state, chunks: chunks.into_iter().collect() })
     }
 
+    /// Log index of the state.
+    pub(crate) fn applied(&self) -> u64 {
+        self.header.applied
+    }
+
     /// Chunks that the state refers to.
     pub(crate) fn chunks(&self) -> &[Digest] {
         &self.chunks

@@ -288,7 +288,7 @@ pub(crate) fn check_address(option: &'static str, address: &str) -> Result<(), I
         let name = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
         let host = !host.is_empty() && host.chars().all(name);
         // More than one colon is an IPv6 address, which stands in brackets.
-        let brackets = !host || !address.matches(':').nth(1).is_some() || address.contains("]:");
+        let brackets = !host || address.matches(':').nth(1).is_none() || address.contains("]:");
         host && brackets && port.parse::<u16>().is_ok_and(|port| port > 0)
     };
     match address.len() <= ADDRESS_BYTES_MAX && address.rsplit_once(':').is_some_and(fine) {

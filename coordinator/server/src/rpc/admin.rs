@@ -22,10 +22,10 @@ use shardfeed_scheduler::{AddDataset, Change};
 use tonic::{Request, Response, Status};
 
 use super::{Caller, Effect, serve, service};
-use crate::archive;
+use crate::archive::{self, Archive};
 use crate::config::check_address;
 use crate::copies;
-use crate::core::Core;
+use crate::core::{Core, blocking};
 use crate::error;
 use crate::front::Front;
 use crate::metrics::Rpc;
@@ -111,7 +111,9 @@ async fn get_cluster(
     _request: GetClusterRequest,
 ) -> Result<GetClusterResponse, WireError> {
     let status = core.node.status();
-    let (_, hash) = core.node.state_hash();
+    let here = Arc::clone(&core);
+    // Of a large state this takes a while.
+    let hash = blocking(&core, "hashing the state", move || Ok(here.node.state_hash().1)).await?;
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     let member = |member: shardfeed_raft::Member| Member {
         node: member.node,
@@ -197,8 +199,13 @@ async fn save_snapshot(core: Arc<Core>) -> Result<SnapshotStream, WireError> {
         WireError::new(ErrorKind::Retry, "another snapshot is being sent; try again after it")
     })?;
     core.write_cursors().await;
-    let (applied, state) = core.node.export();
-    let archive = archive::Archive::new(core.node.cluster_id(), applied, state)?;
+    let here = Arc::clone(&core);
+    let export = move || {
+        let (applied, state) = here.node.export();
+        Archive::new(here.node.cluster_id(), applied, state)
+    };
+    let archive = blocking(&core, "exporting the state", export).await?;
+    let applied = archive.applied();
     copies::bring(&core, archive.chunks()).await?;
     let parts = archive::parts(core, archive).map(move |part| {
         let _until_the_end = &turn;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use shardfeed_coordinator::{Coordinator, StartError};
+use futures::future::join_all;
+use shardfeed_coordinator::{Coordinator, Running, StartError};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
 
@@ -23,15 +24,16 @@ async fn three_nodes_found_one_cluster_and_come_back_to_it() {
     assert_eq!((said.node, said.leader, said.members.len()), (leader, Some(leader), 3));
     let roles: Vec<_> = said.members.iter().map(Member::role).collect();
     assert_eq!(roles.iter().filter(|role| **role == MemberRole::Voter).count(), 2, "{said:?}");
-    for (node, running) in std::mem::take(&mut cluster.running) {
-        assert_eq!(said.members[node as usize - 1].address, running.advertised());
+    for (node, running) in &cluster.running {
+        assert_eq!(said.members[*node as usize - 1].address, running.advertised());
         let http = running.http_address().unwrap();
         eventually("it follows the leader", || async {
             (page(http, "/readyz").await == (200, "ok\n".into())).then_some(())
         })
         .await;
-        running.stop().await;
     }
+    let running = std::mem::take(&mut cluster.running);
+    join_all(running.into_values().map(Running::stop)).await;
     // `peers` is not needed any more.
     cluster.options.values_mut().for_each(|options| options.peers.clear());
     for node in 1..=3 {
