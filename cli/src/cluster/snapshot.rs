@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use shardfeed_coordinator::{CoordinatorOptions, Restored, restore_snapshot};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::ClusterArgs;
@@ -19,6 +20,42 @@ pub(crate) enum SnapshotCommand {
     /// Save what the cluster knows as a file
     #[command(long_about = SAVE_ABOUT)]
     Save(SaveArgs),
+    /// Make the data folder of a new cluster from such a file
+    #[command(long_about = RESTORE_ABOUT)]
+    Restore(RestoreArgs),
+}
+
+const RESTORE_ABOUT: &str = "\
+Make the data folder of a new cluster from a saved file
+
+The new cluster has an id of its own and one node: start it over the folder, then add others with `cluster add`. \
+Nothing of the old cluster may be running, or workers and trainers would not know which one to believe.";
+
+/// Arguments of `cluster snapshot restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The file that `cluster snapshot save` made
+    file: PathBuf,
+    /// Folder for the new cluster's data; it must be empty or missing
+    #[arg(long = "data-dir", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Number of the node that will start over the folder
+    #[arg(long, value_name = "NODE", default_value_t = 1)]
+    node_id: u64,
+    /// Where workers and people will reach it [default: where it listens]
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+}
+
+/// A backup that was restored.
+#[derive(Debug, Serialize)]
+struct RestoredReport {
+    data_dir: String,
+    cluster: String,
+    from_cluster: String,
+    /// Index of the last log entry in it.
+    applied_index: u64,
+    chunks: u64,
 }
 
 const SAVE_ABOUT: &str = "\
@@ -48,6 +85,7 @@ struct SavedReport {
 pub(super) fn run(command: &SnapshotCommand, format: Format) -> anyhow::Result<()> {
     match command {
         SnapshotCommand::Save(args) => save(args, format),
+        SnapshotCommand::Restore(args) => restore(args, format),
     }
 }
 
@@ -82,6 +120,34 @@ fn save(args: &SaveArgs, format: Format) -> anyhow::Result<()> {
     file.persist_noclobber(&args.file).map_err(|error| error.error).with_context(unwritten)?;
     fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(unwritten)?;
     Ok(format.print(&SavedReport { file: name, bytes, applied_index })?)
+}
+
+fn restore(args: &RestoreArgs, format: Format) -> anyhow::Result<()> {
+    let RestoreArgs { file, data_dir, node_id, advertise } = args;
+    let options = CoordinatorOptions {
+        node_id: *node_id,
+        advertise: advertise.clone(),
+        ..CoordinatorOptions::new(data_dir)
+    };
+    let Restored { cluster, from_cluster, applied, chunks } =
+        restore_snapshot(file, data_dir, &options)?;
+    let data_dir = data_dir.display().to_string();
+    let applied_index = applied;
+    let report = RestoredReport { data_dir, cluster, from_cluster, applied_index, chunks };
+    Ok(format.print(&report)?)
+}
+
+impl Report for RestoredReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let facts = [
+            ("data folder", self.data_dir.clone()),
+            ("cluster", self.cluster.clone()),
+            ("backup of cluster", self.from_cluster.clone()),
+            ("applied index", output::count(self.applied_index)),
+            ("chunks", output::count(self.chunks)),
+        ];
+        output::write_facts(out, &facts)
+    }
 }
 
 impl Report for SavedReport {

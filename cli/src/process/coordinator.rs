@@ -38,7 +38,9 @@ advertise = \"HOST:PORT\"
 
 Examples:
   shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
-  shardfeed coordinator start --config /etc/shardfeed/coordinator.toml";
+  shardfeed coordinator start --config /etc/shardfeed/coordinator.toml
+  shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --node-id 1 \\
+      --peers 1=head-1:7070,2=head-2:7070,3=head-3:7070      # the same on 2 and 3, with their numbers";
 
 /// What can be done with a coordinator.
 #[derive(Debug, Subcommand)]
@@ -72,6 +74,20 @@ struct CoordinatorFlags {
     /// Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
+    /// This node's number in its cluster, kept from the first start on [default: 1]
+    #[arg(long, value_name = "NODE")]
+    node_id: Option<u64>,
+    /// Where workers, people and other nodes reach this one [default: what --peers says, else --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// The 3 or 5 nodes that found a cluster, this one among them: 1=HOST:PORT,2=HOST:PORT,...
+    #[arg(long, value_name = "NODE=HOST:PORT", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    peers: Vec<String>,
+    /// Nodes of a cluster to be added to; `cluster add` there lets this one in
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', conflicts_with = "peers")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    join: Vec<String>,
 }
 
 impl CoordinatorCommand {

@@ -9,7 +9,9 @@ use crate::help::check;
 
 #[test]
 fn help_of_the_verbs_on_coordinators() {
-    check(&["cluster"], &expect![[r#"
+    check(
+        &["cluster"],
+        &expect![[r#"
             The coordinators of a cluster: who leads, members, backups
 
             Usage: shardfeed cluster [OPTIONS] <COMMAND>
@@ -26,8 +28,11 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
                                      lasting names [default: table] [possible values: table, wide, json]
               -h, --help             Print help
-        "#]]);
-    check(&["cluster", "status"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "status"],
+        &expect![[r#"
             Show the coordinators: who leads, and how far the others are behind
 
             One coordinator that answers is enough. With `-o wide` and `-o json` each one is also asked for its
@@ -56,8 +61,11 @@ fn help_of_the_verbs_on_coordinators() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
-    check(&["cluster", "add"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "add"],
+        &expect![[r#"
             Add a coordinator, which must be running with --join
 
             It gets the log first, and has a vote once it has it. Its number must never have been used in this
@@ -93,8 +101,11 @@ fn help_of_the_verbs_on_coordinators() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
-    check(&["cluster", "remove"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "remove"],
+        &expect![[r#"
             Remove a coordinator for good
 
             Its number is never used again. Remove one that is dead before another is added in its place.
@@ -129,8 +140,11 @@ fn help_of_the_verbs_on_coordinators() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
-    check(&["cluster", "transfer-leader"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "transfer-leader"],
+        &expect![[r#"
             Let another coordinator lead, without a gap
 
             Usage: shardfeed cluster transfer-leader [OPTIONS] [NODE]
@@ -147,8 +161,11 @@ fn help_of_the_verbs_on_coordinators() {
                   --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
                                              SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
-        "#]]);
-    check(&["cluster", "snapshot"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "snapshot"],
+        &expect![[r#"
             Back up what a cluster knows, and start from a backup
 
             Usage: shardfeed cluster snapshot [OPTIONS] <COMMAND>
@@ -161,8 +178,11 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
                                      lasting names [default: table] [possible values: table, wide, json]
               -h, --help             Print help
-        "#]]);
-    check(&["cluster", "snapshot", "save"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["cluster", "snapshot", "save"],
+        &expect![[r#"
             Save what the cluster knows as a file
 
             Datasets with their manifests, jobs, generations, cursors: what a new cluster goes on from. Records
@@ -195,12 +215,15 @@ fn help_of_the_verbs_on_coordinators() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
+        "#]],
+    );
 }
 
 #[test]
 fn help_of_the_verbs_that_give_and_take_work() {
-    check(&["worker", "cordon"], &expect![[r#"
+    check(
+        &["worker", "cordon"],
+        &expect![[r#"
             Give a worker nothing new: trainers that start beside it read in their own processes
 
             Usage: shardfeed worker cordon [OPTIONS] <NAME>
@@ -217,8 +240,11 @@ fn help_of_the_verbs_that_give_and_take_work() {
                   --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
                                              SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
-        "#]]);
-    check(&["worker", "uncordon"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["worker", "uncordon"],
+        &expect![[r#"
             Give a worker that was cordoned or drained work again
 
             One that was drained has left the cluster: start it again. Trainers come back to it with the next
@@ -251,8 +277,11 @@ fn help_of_the_verbs_that_give_and_take_work() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
-    check(&["worker", "drain"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["worker", "drain"],
+        &expect![[r#"
             Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
 
             Its trainers go on in their own processes from the batch that it sent last. Then it leaves the
@@ -288,12 +317,15 @@ fn help_of_the_verbs_that_give_and_take_work() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
+        "#]],
+    );
 }
 
 #[test]
 fn help_of_the_verbs_that_remove() {
-    check(&["dataset", "remove"], &expect![[r#"
+    check(
+        &["dataset", "remove"],
+        &expect![[r#"
             Remove a dataset from the cluster; its files stay as they are
 
             One that a job reads is refused: remove the job first. The name may stand for other files then.
@@ -328,8 +360,11 @@ fn help_of_the_verbs_that_remove() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
-    check(&["job", "remove"], &expect![[r#"
+        "#]],
+    );
+    check(
+        &["job", "remove"],
+        &expect![[r#"
             Remove a job and what is known of its generations
 
             Ranks that it serves are told that it is gone. States that its loaders made stay good: the same name
@@ -365,7 +400,8 @@ fn help_of_the_verbs_that_remove() {
                       How long to wait for an answer
 
                       [default: 10s]
-        "#]]);
+        "#]],
+    );
 }
 
 #[test]
@@ -375,17 +411,20 @@ fn what_is_gone_for_good_must_be_meant() {
         exit 2
         error: coordinator 3 would be removed; this cannot be taken back
         hint: give --yes if it is meant
-    "#]].assert_eq(&place.fails(&["cluster", "remove", "3"]));
+    "#]]
+    .assert_eq(&place.fails(&["cluster", "remove", "3"]));
     expect![[r#"
         exit 2
         error: dataset `train` would be removed from the cluster; this cannot be taken back
         hint: give --yes if it is meant
-    "#]].assert_eq(&place.fails(&["dataset", "remove", "train"]));
+    "#]]
+    .assert_eq(&place.fails(&["dataset", "remove", "train"]));
     expect![[r#"
         exit 2
         error: job `digits` would be removed; this cannot be taken back
         hint: give --yes if it is meant
-    "#]].assert_eq(&place.fails(&["job", "remove", "digits"]));
+    "#]]
+    .assert_eq(&place.fails(&["job", "remove", "digits"]));
 }
 
 #[test]
@@ -396,19 +435,22 @@ fn numbers_and_addresses_that_are_none() {
         error: invalid value '0' for '<NODE>': 0 is not in 1..18446744073709551615
 
         For more information, try '--help'.
-    "#]].assert_eq(&place.fails(&["cluster", "add", "0", "a:1"]));
+    "#]]
+    .assert_eq(&place.fails(&["cluster", "add", "0", "a:1"]));
     expect![[r#"
         exit 2
         error: invalid value 'here' for '<HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
 
         For more information, try '--help'.
-    "#]].assert_eq(&place.fails(&["cluster", "add", "4", "here"]));
+    "#]]
+    .assert_eq(&place.fails(&["cluster", "add", "4", "here"]));
     expect![[r#"
         exit 2
         error: invalid value 'x' for '[NODE]': invalid digit found in string
 
         For more information, try '--help'.
-    "#]].assert_eq(&place.fails(&["cluster", "transfer-leader", "x"]));
+    "#]]
+    .assert_eq(&place.fails(&["cluster", "transfer-leader", "x"]));
     expect![[r#"
         exit 2
         error: invalid value 'a:1,,b:2' for '--coordinator <HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
