@@ -71,6 +71,8 @@ impl State {
                 generation: current.number,
                 segments: at_step(current.segments_of(epoch)?, step),
                 speaks_for: None,
+                // Whoever answers with it knows the cluster's id.
+                cluster: None,
             })
         }))
     }
