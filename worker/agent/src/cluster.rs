@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod runtime;
 pub(crate) mod session;
+pub(crate) mod take;
 
 pub use control::GrpcControl;
 pub use coordinator::{COORDINATOR_TIMEOUT, Coordinator};
