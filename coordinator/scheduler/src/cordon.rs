@@ -103,3 +103,103 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, add, dynamic_job, facts, first_of_two, join, taken};
+    use crate::{Change, JoinSession};
+
+    fn cordon(worker: &str, state: Cordon) -> Change {
+        Change::CordonWorker { worker: worker.to_owned(), state }
+    }
+
+    #[test]
+    fn a_cordoned_worker_gets_no_scans_and_no_new_ranks_and_keeps_its_own() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        fixture.done(cordon("w", Cordon::Cordoned));
+        let other = StartRank { rank: 1, ..first_of_two(session) };
+        fixture.refused(
+            Change::StartRank(other.clone()),
+            expect![[r#"
+                worker `w` is cordoned: it gets nothing new; use another
+                worker, or none"#]],
+        );
+        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 3 };
+        fixture.start(StartRank { intent, ..first_of_two(session) });
+        fixture.done(Change::AddDataset(crate::AddDataset {
+            name: "more".to_owned(),
+            ..crate::fixture::add_dataset()
+        }));
+        assert!(fixture.take(session, 1).is_empty());
+        fixture.done(cordon("w", Cordon::Open));
+        assert_eq!(fixture.state.cordons().count(), 0);
+        assert_eq!(fixture.take(session, 1).len(), 1);
+        fixture.start(other);
+    }
+
+    #[test]
+    fn a_cordon_is_of_the_name_and_not_of_the_session() {
+        let mut fixture = Fixture::default();
+        fixture.done(cordon("w", Cordon::Draining));
+        let session = fixture.join("w");
+        fixture.done(add());
+        assert!(fixture.take(session, 1).is_empty());
+        assert_eq!(fixture.state.cordon("w"), Cordon::Draining);
+        fixture.done(Change::LeaveSession { session });
+        assert_eq!(fixture.state.cordon("w"), Cordon::Draining);
+        let again = State::from_snapshot(&fixture.state.snapshot()).unwrap();
+        assert_eq!(again.cordons().collect::<Vec<_>>(), [("w", Cordon::Draining)]);
+        assert_eq!(again.cordon("other"), Cordon::Open);
+        fixture.refused(cordon("", Cordon::Open), expect!["the worker's name is empty"]);
+    }
+
+    #[test]
+    fn a_worker_in_a_trainer_ignores_cordons() {
+        let mut fixture = Fixture::default();
+        fixture.done(cordon("w", Cordon::Cordoned));
+        fixture.done(add());
+        let inside = JoinSession { in_process: true, ..join("w", "i1") };
+        fixture.apply(Change::JoinSession(inside)).unwrap();
+        let session = fixture.state.sessions().next().unwrap().id;
+        assert_eq!(fixture.take(session, 1).len(), 1);
+    }
+
+    #[test]
+    fn a_draining_worker_frees_its_scans_and_what_it_has_not_begun() {
+        let (mut fixture, session) = dynamic_job(Tail::Uneven);
+        let other = fixture.join("v");
+        fixture.start(first_of_two(session));
+        fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(other) });
+        let first = taken(&mut fixture, 0, 0, 20);
+        assert_eq!((first.pieces.len(), first.revoke_from), (2, None));
+        fixture.done(Change::AddDataset(crate::AddDataset {
+            name: "more".to_owned(),
+            ..crate::fixture::add_dataset()
+        }));
+        assert_eq!(fixture.take(session, 1).len(), 1);
+        fixture.done(cordon("w", Cordon::Draining));
+        assert_eq!(fixture.take(other, 1).len(), 1, "the scan is free again");
+        let told = taken(&mut fixture, 0, 4, 20);
+        assert_eq!((told.pieces.len(), told.revoke_from), (0, Some(4)));
+        let take = crate::Take {
+            released: Some(8),
+            started: 8,
+            step: 2,
+            known: 1,
+            ..crate::fixture::take_of(&fixture, 0, 20)
+        };
+        let released = crate::fixture::takes(&mut fixture, vec![take]).remove(0).unwrap();
+        assert_eq!((released.truncated, released.pieces.len()), (Some(8), 0));
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.returned.samples(), facts().samples), (12, 40));
+        // What it gave back is for the other one.
+        assert_eq!(taken(&mut fixture, 1, 0, 12).pieces.len(), 2);
+        // Its own rank ends with a short batch at most.
+        assert_eq!(taken(&mut fixture, 0, 8, 20).pieces.len(), 0);
+    }
+}

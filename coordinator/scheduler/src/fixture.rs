@@ -7,8 +7,8 @@ use shardfeed_plan::{
 
 use crate::{
     AddDataset, Answer, Applied, Change, Command, CursorReport, FinishDataset, Generation,
-    JoinSession, LeaseRef, Part, RankCursor, Refusal, RegisterJob, ReportListing, ReportScan,
-    ScanTask, SessionId, StartRank, Started, State,
+    JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal, RegisterJob, ReportListing,
+    ReportScan, ScanTask, SessionId, StartRank, Started, State, Take, Taken,
 };
 
 pub(crate) const JOB: &str = "train";
@@ -205,6 +205,44 @@ pub(crate) fn identity(tail: Tail) -> JobIdentity {
     };
     let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
     JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, operators, decoder }
+}
+
+/// A session `w` and a dynamic job of 4 groups with 10 samples each.
+pub(crate) fn dynamic_job(tail: Tail) -> (Fixture, SessionId) {
+    let mut fixture = Fixture::default();
+    let session = fixture.join("w");
+    let identity = JobIdentity { mode: Mode::Dynamic, lanes: 1, ..identity(tail) };
+    let (name, dataset) = (JOB.to_owned(), String::new());
+    fixture.done(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+    (fixture, session)
+}
+
+pub(crate) fn facts() -> PoolFacts {
+    PoolFacts { groups: 4, samples: 40, at: 0, next: vec![10; 4] }
+}
+
+/// A take of a rank of the current generation that has told nothing yet.
+pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Take {
+    let lease = fixture.lease(rank);
+    let (epoch, step, started, known, released) = (0, 0, 0, 0, None);
+    Take { lease, epoch, step, started, known, wants, released, facts: facts() }
+}
+
+pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Take>) -> Vec<Result<Taken, Refusal>> {
+    match fixture.apply(Change::TakeGroups { takes }).unwrap() {
+        Answer::Taken(taken) => taken,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a rank of the current generation gets that knows its list and has begun so much of it.
+pub(crate) fn taken(fixture: &mut Fixture, rank: u64, started: u64, wants: u64) -> Taken {
+    let pool = fixture.current().pools.get(&0);
+    let share = pool.and_then(|pool| pool.shares.get(&rank));
+    let known = share.map_or(0, |share| share.list.pieces().len() as u64);
+    let step = fixture.cursor(rank).step;
+    let take = Take { started, known, step, ..take_of(fixture, rank, wants) };
+    takes(fixture, vec![take]).remove(0).unwrap()
 }
 
 pub(crate) fn register(tail: Tail) -> Change {

@@ -194,7 +194,7 @@ impl Jobs {
     pub(crate) fn free(&mut self, rank: &RankRef) {
         let job = self.by_name.get_mut(&rank.job);
         if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
-            drop(generation.free(rank.rank));
+            generation.free(rank.rank);
         }
     }
 
@@ -433,5 +433,46 @@ mod tests {
             fixture.state.apply(fixture.state.applied() + 1, &command).answer.unwrap();
         }
         fixture.refused(job(0), expect!["jobs: at most 10000; use the names of jobs that exist"]);
+    }
+
+    #[test]
+    fn a_job_that_nobody_is_served_of_is_removed_and_its_generations_do_not_come_again() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let remove = || Change::RemoveJob { name: JOB.to_owned() };
+        fixture.start(crate::fixture::first_of_two(session));
+        fixture.refused(
+            remove(),
+            expect![[r#"
+                rank 0 of generation 0 of job `train` is served; stop its
+                ranks first"#]],
+        );
+        let lease = fixture.lease(0);
+        fixture.done(Change::EndRank { lease });
+        fixture.refused(
+            Change::RemoveDataset { name: DATASET.to_owned() },
+            expect!["job `train` reads dataset `images`; remove the job first"],
+        );
+        fixture.done(remove());
+        fixture.refused(remove(), expect!["there is no job `train`"]);
+        fixture.done(register(Tail::Pad));
+        let again = fixture.start(crate::fixture::first_of_two(session));
+        assert_eq!(again.generation, 1);
+    }
+
+    #[test]
+    fn a_dataset_that_no_job_reads_is_removed_and_its_attempts_do_not_come_again() {
+        let mut fixture = Fixture::default();
+        let session = fixture.join("w");
+        let remove = || Change::RemoveDataset { name: DATASET.to_owned() };
+        fixture.refused(remove(), expect!["there is no dataset `images`"]);
+        fixture.done(add());
+        fixture.take(session, 1);
+        fixture.done(remove());
+        assert_eq!(fixture.state.session(session).unwrap().scans.len(), 0);
+        assert!(!fixture.state.has_scans());
+        fixture.ready_dataset(session);
+        assert_eq!(fixture.state.dataset(DATASET).unwrap().attempt, 2);
+        fixture.done(remove());
+        assert_eq!(fixture.state.datasets().count(), 0);
     }
 }

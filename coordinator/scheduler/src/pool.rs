@@ -260,10 +260,11 @@ impl Pool {
         self.is_padding(step) || share.reach(step).is_some_and(|(_, more)| lost || more == 0)
     }
 
-    /// Whether a step may have to be padded.
+    /// Whether a step may be padded: not before everything was granted.
     fn is_padding(&self, step: u64) -> bool {
-        let steps = self.quota.filter(|_| self.padded).unwrap_or(0) / self.batch_size;
-        step >= self.first_step && step - self.first_step <= steps && self.padded
+        let steps = self.quota.unwrap_or(0) / self.batch_size;
+        let is_there = step >= self.first_step && step - self.first_step <= steps;
+        self.padded && is_there && self.free() == 0
     }
 
     /// A rank has consumed everything before a step.

@@ -158,19 +158,19 @@ impl Asking<'_> {
         }
         let to = RankCursor { epoch: *epoch, step: *step };
         if !to.is_possible() || !generation.can_stand_at(self.rank, to, false) {
-            return Err(self.invalid(format!("was not granted what comes before step {step}")));
+            return Err(self.invalid(&format!("was not granted what comes before step {step}")));
         }
         if *epoch == cursor.epoch && *step < cursor.step {
             let reason =
                 format!("takes at step {step}, but has consumed everything before {}", cursor.step);
-            return Err(self.invalid(reason));
+            return Err(self.invalid(&reason));
         }
         let known = generation.pools.get(epoch);
         if let Some(pool) = known {
             self.check_positions(pool)?;
             check_sizes(pool, self.facts)?;
         } else if self.take.started > 0 || self.take.released.is_some() {
-            return Err(self.invalid("began what it was not granted".to_owned()));
+            return Err(self.invalid("began what it was not granted"));
         }
         let (world_size, batch_size) = (generation.world_size, generation.batch_size());
         let mut new = Pool::new(facts.groups, facts.samples, tail, world_size, batch_size);
@@ -187,22 +187,24 @@ impl Asking<'_> {
         let share = pool.shares.get(&self.rank);
         let samples = share.map_or(0, |share| share.list.samples());
         if *started > samples {
-            return Err(self.invalid(format!("began {started} samples, but was granted {samples}")));
+            return Err(
+                self.invalid(&format!("began {started} samples, but was granted {samples}"))
+            );
         }
         let Some(released) = released else {
             return Ok(());
         };
         if pool.quota.is_some() {
-            return Err(self.invalid("gives back, but every rank keeps its quota".to_owned()));
+            return Err(self.invalid("gives back, but every rank keeps its quota"));
         }
         if *released < *started || *released > samples {
             let reason = format!("gives back from {released} on, but began {started} of {samples}");
-            return Err(self.invalid(reason));
+            return Err(self.invalid(&reason));
         }
         Ok(())
     }
 
-    fn invalid(&self, what: String) -> Refusal {
+    fn invalid(&self, what: &str) -> Refusal {
         let Take { lease, epoch, .. } = self.take;
         let (rank, job) = (self.rank, &lease.job);
         Refusal::Invalid(format!("rank {rank} of job `{job}` in epoch {epoch} {what}"))
@@ -227,8 +229,8 @@ impl Asking<'_> {
             pool.give_back(self.rank, position);
             truncated = Some(position);
         }
-        let may_get = self.may_get && !pool.has_ended(self.rank);
-        if may_get {
+        // What a rank gives back is for others.
+        if self.may_get && truncated.is_none() && !pool.has_ended(self.rank) {
             pool.fill(self.rank, *wants, self.facts);
         }
         if *wants > 0 {
@@ -372,3 +374,6 @@ fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<(), Refusal> {
          {of} groups and {all} samples"
     )))
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,14 +52,22 @@ fn replay(mut state: State, log: &[(u64, Command, Applied)]) -> State {
 fn goes_on(before: &State, after: &State) {
     assert!(before.clock_ms() <= after.clock_ms());
     for dataset in before.datasets() {
-        let again = after.dataset(&dataset.name).unwrap();
+        let Some(again) = after.dataset(&dataset.name) else {
+            assert!(before.jobs().all(|job| job.dataset != dataset.name), "it was in use");
+            continue;
+        };
         assert!(dataset.attempt <= again.attempt);
         if let Phase::Ready(_) = &dataset.phase {
             assert_eq!(dataset, again, "a ready dataset never changes");
         }
     }
     for job in before.jobs() {
-        let again = after.job(&job.name).unwrap();
+        let Some(again) = after.job(&job.name) else {
+            let served = |generation: &Generation| generation.ranks_served();
+            let mut usable = job.generations.values().filter(|known| known.superseded_by.is_none());
+            assert!(usable.all(|known| served(known) == 0), "a rank was served");
+            continue;
+        };
         assert_eq!((&job.identity, &job.dataset), (&again.identity, &again.dataset));
         assert!(job.opened <= again.opened && job.stale_reports <= again.stale_reports);
         let number = |current: Option<&Generation>| current.map(|current| current.number);
@@ -166,7 +174,7 @@ fn the_actions_reach_what_they_are_for() {
 
     let mut runner = TestRunner::deterministic();
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for _ in 0..200 {
+    for _ in 0..300 {
         let steps = steps(100).new_tree(&mut runner).unwrap().current();
         run(&steps, |before, after, applied| {
             *seen.entry(if applied.answer.is_ok() { "ok" } else { "refused" }).or_default() += 1;
@@ -175,6 +183,14 @@ fn the_actions_reach_what_they_are_for() {
                     continue;
                 };
                 let opened = known.opened < job.opened;
+                let pools = |job: &shardfeed_scheduler::Job| {
+                    let pools = job.generations.values().flat_map(|known| known.pools.values());
+                    let numbers = pools.map(|pool| (pool.next > 0, pool.returned.samples() > 0));
+                    let all: Vec<_> = numbers.collect();
+                    [all.iter().any(|pool| pool.0), all.iter().any(|pool| pool.1)]
+                };
+                let (was, is) = (pools(known), pools(job));
+                let came = |index: usize| !was[index] && is[index];
                 let marks = [
                     ("opened", opened),
                     ("moved", opened && current.by_move),
@@ -182,6 +198,8 @@ fn the_actions_reach_what_they_are_for() {
                     ("sealed", known.sealed != job.sealed),
                     ("stale", known.stale_reports < job.stale_reports),
                     ("implicit", opened && current.implicit),
+                    ("granted", came(0)),
+                    ("returned", came(1)),
                 ];
                 for (mark, _) in marks.into_iter().filter(|(_, reached)| *reached) {
                     *seen.entry(mark).or_default() += 1;
@@ -191,5 +209,8 @@ fn the_actions_reach_what_they_are_for() {
     }
     for mark in ["ok", "refused", "opened", "moved", "complete", "sealed", "stale", "implicit"] {
         assert!(seen.get(mark).is_some_and(|times| *times > 25), "{mark}: {seen:?}");
+    }
+    for mark in ["granted", "returned"] {
+        assert!(seen.get(mark).is_some_and(|times| *times > 2), "{mark}: {seen:?}");
     }
 }

@@ -56,7 +56,10 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
         Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
         Refusal::Superseded { .. } => ErrorKind::Superseded,
         Refusal::Fenced { .. } => ErrorKind::Fenced,
-        Refusal::Invalid(_) | Refusal::Full { .. } => ErrorKind::Invalid,
+        Refusal::Invalid(_)
+        | Refusal::Full { .. }
+        | Refusal::Forgotten { .. }
+        | Refusal::Cordoned { .. } => ErrorKind::Invalid,
     };
     WireError::new(kind, refusal.to_string())
 }

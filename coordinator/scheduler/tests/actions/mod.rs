@@ -4,13 +4,16 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
-    AddDataset, Change, CursorReport, Dataset, FailDataset, FailScan, Failure, FinishDataset,
-    Generation, JoinSession, LeaseRef, Part, PartState, Phase, RegisterJob, ReportListing,
-    ReportScan, ScanRef, SessionId, StartRank, State,
+    AddDataset, Change, Cordon, CursorReport, Dataset, FailDataset, FailScan, Failure,
+    FinishDataset, Generation, JoinSession, LeaseRef, Part, PartState, Phase, PoolFacts,
+    RankRevoke, RegisterJob, ReportListing, ReportScan, Revoke, ScanRef, SessionId, StartRank,
+    State, Take,
 };
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
-const JOBS: [&str; 3] = ["drop", "uneven", "later"];
+const JOBS: [&str; 5] = ["drop", "uneven", "later", "shared", "quota"];
+/// Samples of the groups of the dynamic ones.
+const GROUPS: [u64; 5] = [3, 5, 2, 7, 4];
 
 /// What shall happen; numbers pick from what there is.
 #[derive(Clone, Debug)]
@@ -29,7 +32,16 @@ pub(crate) enum Action {
     Start(Start),
     End(u64, u64),
     Report(Vec<(u64, u64, u64)>),
+    TakeGroups(Vec<Grab>),
+    Revoke(u64, u64),
+    Balance(u64),
+    Cordon(u64, Cordon),
+    RemoveDataset(usize),
+    RemoveJob(usize),
 }
+
+/// A take: which lease, epochs ahead, steps on, samples begun, wanted and given back.
+type Grab = (u64, u64, u64, u64, u64, Option<u64>);
 
 /// A start of a rank.
 #[derive(Clone, Debug)]
@@ -74,7 +86,7 @@ fn jobs() -> Vec<Action> {
         actions.extend([Action::Add(dataset, false), list, Action::List(0, 1), scan]);
         actions.extend([Action::Scan(0, 0), Action::Finish(dataset, 1)]);
     }
-    actions.extend([0, 1, 2].map(|job| Action::Register(job, false)));
+    actions.extend([0, 1, 2, 3, 4].map(|job| Action::Register(job, false)));
     actions
 }
 
@@ -92,11 +104,26 @@ fn action() -> impl Strategy<Value = Action> {
         1 => pick().prop_map(Action::FailScan),
         4 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::Finish(name, attempt)),
         1 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::FailDataset(name, attempt)),
-        4 => (0usize..3, odd()).prop_map(|(job, odd)| Action::Register(job, odd)),
+        4 => (0usize..5, odd()).prop_map(|(job, odd)| Action::Register(job, odd)),
+        20 => vec(grab(), 1..4).prop_map(Action::TakeGroups),
+        3 => (pick(), 0u64..20).prop_map(|(lease, from)| Action::Revoke(lease, from)),
+        2 => pick().prop_map(Action::Balance),
+        2 => (0u64..3, cordon()).prop_map(|(worker, state)| Action::Cordon(worker, state)),
+        1 => (0usize..2).prop_map(Action::RemoveDataset),
+        1 => (0usize..5).prop_map(Action::RemoveJob),
         20 => start().prop_map(Action::Start),
         2 => (pick(), 0u64..9).prop_map(|(lease, off)| Action::End(lease, off)),
         20 => vec((pick(), 0u64..3, 0u64..8), 1..7).prop_map(Action::Report),
     ]
+}
+
+fn grab() -> impl Strategy<Value = Grab> {
+    let ahead = prop_oneof![12 => Just(0u64), 2 => 1u64..6];
+    (0u64..8, ahead, 0u64..4, 0u64..8, 0u64..12, prop::option::weighted(0.3, 0u64..20))
+}
+
+fn cordon() -> impl Strategy<Value = Cordon> {
+    prop_oneof![4 => Just(Cordon::Open), 1 => Just(Cordon::Cordoned), 2 => Just(Cordon::Draining)]
 }
 
 fn start() -> impl Strategy<Value = Start> {
@@ -112,7 +139,8 @@ fn start() -> impl Strategy<Value = Start> {
         1 => (number(), number(), number()).prop_map(|(a, b, c)| Place::Odd(a, b, c)),
     ];
     let world_size = prop_oneof![20 => Just(2u64), 1 => Just(1u64), 1 => any::<u64>()];
-    (0usize..3, 0u64..20, 0u64..2, world_size, 0u64..8, 0u64..3, place).prop_map(
+    let job = prop_oneof![3 => 0usize..3, 2 => 3usize..5];
+    (job, 0u64..20, 0u64..2, world_size, 0u64..8, 0u64..3, place).prop_map(
         |(job, run, rank, world_size, session, trainer, place)| Start {
             job,
             run,
@@ -133,9 +161,14 @@ fn identity(job: usize, odd: bool) -> JobIdentity {
     let (seed, content) = (u64::from(odd), digest(job.min(1) as u8));
     let shuffle =
         Shuffle { content, seed, enabled: true, window: 10, interleave: 4, block_length: 1 };
-    let tail = if job == 1 { Tail::Uneven } else { Tail::Drop };
+    let tail = match job {
+        1 | 3 => Tail::Uneven,
+        4 => Tail::Pad,
+        _ => Tail::Drop,
+    };
+    let (mode, lanes) = if job > 2 { (Mode::Dynamic, 1) } else { (Mode::Deterministic, 2) };
     let (operators, decoder) = (String::new(), "none".to_owned());
-    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, operators, decoder }
+    JobIdentity { shuffle, lanes, tail, mode, operators, decoder }
 }
 
 fn failure() -> Failure {
@@ -195,6 +228,38 @@ fn lease(state: &State, pick: u64) -> Option<(LeaseRef, u64, u64)> {
     leases.iter().rev().nth(pick as usize % leases.len().max(1)).cloned()
 }
 
+/// A take of a rank of a dynamic job that mostly tells the truth.
+fn take(state: &State, grab: &Grab) -> Option<Take> {
+    let (pick, ahead, steps, begun, wants, released) = *grab;
+    let mut leases: Vec<_> = (0..40).filter_map(|pick| lease(state, pick)).collect();
+    leases.retain(|(lease, ..)| state.job(&lease.job).is_some_and(|job| job.identity.is_dynamic()));
+    let (mut lease, epoch, step) = leases.get(pick as usize % leases.len().max(1)).cloned()?;
+    let generation = &state.job(&lease.job)?.generations[&lease.generation];
+    let epoch = epoch + ahead;
+    let pool = generation.pools.get(&epoch);
+    let share = pool.and_then(|pool| pool.shares.get(&lease.rank));
+    let samples = share.map_or(0, |share| share.list.samples());
+    let started = share.map_or(0, |share| share.started);
+    let at = pool.map_or(0, |pool| pool.next);
+    lease.fencing -= u64::from(wants == 11);
+    Some(Take {
+        lease,
+        epoch,
+        step: if ahead == 0 { step + steps.saturating_sub(1) } else { 0 },
+        started: (started + begun.saturating_sub(1)).min(samples + u64::from(begun == 7)),
+        known: share.map_or(0, |share| share.list.pieces().len() as u64)
+            / (1 + u64::from(pick == 5)),
+        wants,
+        released: released.map(|released| (started + released).min(samples)),
+        facts: PoolFacts {
+            groups: GROUPS.len() as u64,
+            samples: GROUPS.iter().sum(),
+            at,
+            next: GROUPS[at as usize..].iter().take(1 + pick as usize).copied().collect(),
+        },
+    })
+}
+
 impl Action {
     /// The change, in the state that it meets.
     pub(crate) fn change(&self, state: &State) -> Change {
@@ -235,6 +300,29 @@ impl Action {
                 let (name, dataset) = (JOBS[*job].to_owned(), DATASETS[(*job).min(1)].to_owned());
                 Change::RegisterJob(RegisterJob { name, identity: identity(*job, *odd), dataset })
             }
+            Self::TakeGroups(grabs) => {
+                let mut takes: Vec<Take> = grabs.iter().filter_map(|g| take(state, g)).collect();
+                takes.sort_by(|left, right| left.lease.cmp(&right.lease));
+                takes.dedup_by(|left, right| left.lease.rank == right.lease.rank);
+                Change::TakeGroups { takes }
+            }
+            Self::Revoke(pick, from) => {
+                let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
+                let (lease, epoch, _) = lease(state, *pick).unwrap_or((nothing, 0, 0));
+                let LeaseRef { job, generation, rank, .. } = lease;
+                let revokes = vec![RankRevoke { rank, from: *from }];
+                Change::Revoke(Revoke { job, generation, epoch, revokes })
+            }
+            Self::Balance(speed) => {
+                let mut all = state.balance(JOBS[3], &(0..).zip([1 + speed, 3]).collect());
+                let nothing =
+                    Revoke { job: String::new(), generation: 0, epoch: 0, revokes: vec![] };
+                Change::Revoke(all.pop().unwrap_or(nothing))
+            }
+            Self::Cordon(worker, cordon) => {
+                Change::CordonWorker { worker: format!("w{worker}"), state: *cordon }
+            }
+            Self::RemoveJob(job) => Change::RemoveJob { name: JOBS[*job].to_owned() },
             _ => self.dataset_change(state),
         }
     }
@@ -280,6 +368,7 @@ impl Action {
                 let attempt = known.map_or(1, |known| known.attempt) + u64::from(*attempt == 0);
                 Change::FailDataset(FailDataset { dataset, attempt, failure })
             }
+            Self::RemoveDataset(name) => Change::RemoveDataset { name: DATASETS[*name].to_owned() },
             Self::Take(pick, most) => {
                 Change::TakeScans { session: session(state, *pick), most: *most }
             }

@@ -1,0 +1,314 @@
+use expect_test::expect;
+use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::{Intent, Tail};
+
+use crate::fixture::{
+    Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, take_of, taken, takes, wrapped,
+};
+use crate::{
+    Change, CursorReport, EPOCHS_KEPT, PoolFacts, RankRevoke, Refusal, Revoke, Speeds, StartRank,
+    Take,
+};
+
+/// Two ranks of batch size 4, with a session each.
+fn two(tail: Tail) -> (Fixture, StartRank) {
+    let (mut fixture, session) = dynamic_job(tail);
+    let start = first_of_two(session);
+    fixture.start(StartRank { trainer: "t-0".into(), ..start.clone() });
+    let other = fixture.join("v");
+    fixture.start(StartRank { rank: 1, session: other, trainer: "t-1".into(), ..start.clone() });
+    (fixture, start)
+}
+
+fn piece(group: u64, from: u64, to: u64) -> Piece {
+    Piece { group, from, to }
+}
+
+fn session_of(fixture: &Fixture, rank: u64) -> u64 {
+    fixture.current().ranks[&rank].lease.as_ref().unwrap().session
+}
+
+fn told(refusal: &Refusal) -> String {
+    wrapped(&refusal.to_string())
+}
+
+fn refused(fixture: &mut Fixture, take: Take) -> String {
+    let before = fixture.contents();
+    let refusal = takes(fixture, vec![take]).remove(0).unwrap_err();
+    assert_eq!(fixture.contents(), before);
+    told(&refusal)
+}
+
+#[test]
+fn groups_are_granted_in_plan_order_until_there_is_enough_ahead() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    let first = taken(&mut fixture, 0, 0, 15);
+    assert_eq!(first.pieces, [piece(0, 0, 10), piece(1, 0, 10)]);
+    assert_eq!((first.ended, first.quota, first.batch_size), (false, None, 4));
+    assert_eq!(taken(&mut fixture, 1, 0, 1).pieces, [piece(2, 0, 10)]);
+    assert_eq!(taken(&mut fixture, 0, 4, 15).pieces, []);
+    assert_eq!(taken(&mut fixture, 0, 8, 15).pieces, [piece(3, 0, 10)]);
+}
+
+#[test]
+fn takes_of_one_command_are_answered_one_by_one() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    let stale = Take {
+        lease: crate::LeaseRef { fencing: 1, ..fixture.lease(1) },
+        ..take_of(&fixture, 1, 5)
+    };
+    let few = PoolFacts { next: vec![10], ..facts() };
+    let good = Take { facts: few, ..take_of(&fixture, 0, 15) };
+    let answers = takes(&mut fixture, vec![good.clone(), stale]);
+    // Sizes that one take tells serve all of them.
+    assert_eq!(answers[0].as_ref().unwrap().pieces.len(), 2);
+    assert!(matches!(answers[1], Err(Refusal::Fenced { .. })));
+    fixture.refused(
+        Change::TakeGroups { takes: vec![good.clone(), good] },
+        expect![[r#"
+            two takes of one rank in one command; gather those of
+            different ranks"#]],
+    );
+    fixture.refused(
+        Change::TakeGroups { takes: vec![] },
+        expect!["0 takes in one command; 1 to 64 are allowed"],
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 15);
+    let good = Take { known: 2, ..take_of(&fixture, 0, 15) };
+    let ahead = refused(&mut fixture, Take { started: 21, ..good.clone() });
+    expect!["rank 0 of job `train` in epoch 0 began 21 samples, but was granted 20"]
+        .assert_eq(&ahead.replace('\n', " "));
+    let beyond = refused(&mut fixture, Take { step: 6, ..good.clone() });
+    expect!["rank 0 of job `train` in epoch 0 was not granted what comes before step 6"]
+        .assert_eq(&beyond.replace('\n', " "));
+    let back = refused(&mut fixture, Take { started: 8, released: Some(7), ..good.clone() });
+    expect!["rank 0 of job `train` in epoch 0 gives back from 7 on, but began 8 of 20"]
+        .assert_eq(&back.replace('\n', " "));
+    let odd = PoolFacts { samples: 41, ..facts() };
+    assert!(refused(&mut fixture, Take { facts: odd, ..good.clone() }).contains("does not fit"));
+    let odd = PoolFacts { next: vec![10, 10, 10, 9], ..facts() };
+    assert!(refused(&mut fixture, Take { facts: odd, ..good.clone() }).contains("does not fit"));
+    let odd = PoolFacts { next: vec![0], ..facts() };
+    assert!(refused(&mut fixture, Take { facts: odd, ..good }).contains("cannot be"));
+}
+
+#[test]
+fn an_exhausted_list_is_closed_and_later_grants_begin_a_run() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    assert_eq!(taken(&mut fixture, 0, 0, 10).pieces.len(), 1);
+    assert_eq!(taken(&mut fixture, 1, 0, 30).pieces.len(), 3);
+    // A batch that is not begun is still there.
+    assert!(taken(&mut fixture, 0, 4, 4).closed.is_empty());
+    assert_eq!(taken(&mut fixture, 0, 8, 4).closed, [10]);
+    let session = session_of(&fixture, 1);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    let more = taken(&mut fixture, 0, 10, 4);
+    assert_eq!((more.pieces, more.closed), (vec![piece(1, 0, 10)], vec![10]));
+    fixture.report(0, 0, 3);
+    assert_eq!(fixture.current().pools[&0].delivered(), 10);
+}
+
+#[test]
+fn an_epoch_ends_when_everything_is_consumed() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 40);
+    assert!(!taken(&mut fixture, 0, 40, 40).ended);
+    assert!(!taken(&mut fixture, 1, 0, 4).ended);
+    fixture.report(0, 0, 10);
+    assert!(taken(&mut fixture, 0, 40, 0).ended);
+    assert!(taken(&mut fixture, 1, 0, 4).ended);
+    let tally = fixture.current().pools[&0].tally(2);
+    assert_eq!((tally.delivered, tally.missing(), tally.granted), (40, 0, 0));
+}
+
+#[test]
+fn with_a_quota_the_last_piece_is_cut_and_a_dead_rank_keeps_its_list() {
+    let (mut fixture, start) = two(Tail::Drop);
+    let first = taken(&mut fixture, 0, 0, 40);
+    assert_eq!((first.quota, first.ended), (Some(20), true));
+    assert_eq!(first.pieces, [piece(0, 0, 10), piece(1, 0, 10)]);
+    let session = session_of(&fixture, 0);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    assert_eq!(taken(&mut fixture, 1, 0, 40).pieces, [piece(2, 0, 10), piece(3, 0, 10)]);
+    let session = fixture.join("w2");
+    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 5 };
+    fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
+    let take = Take { step: 5, ..take_of(&fixture, 0, 40) };
+    let again = takes(&mut fixture, vec![take]).remove(0);
+    assert_eq!(again.unwrap().pieces, first.pieces);
+}
+
+#[test]
+fn a_trainer_that_returns_gets_back_what_is_free_of_what_it_consumed() {
+    let (mut fixture, start) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 10);
+    taken(&mut fixture, 1, 0, 10);
+    let session = session_of(&fixture, 0);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    assert_eq!(fixture.current().pools[&0].returned.samples(), 10);
+    let session = fixture.join("w2");
+    let back = |step| {
+        let intent = Intent::Reconnect { generation: 0, epoch: 0, step };
+        StartRank { session, trainer: "t-0".into(), intent, ..start.clone() }
+    };
+    fixture.refused(
+        Change::StartRank(back(3)),
+        expect![[r#"
+            job `train` cannot go on at epoch 0 step 3: rank 0 was not
+            granted what comes before it; a dynamic epoch goes on only
+            from a token of the last generations and epochs of the same
+            cluster: start from a later token, or start the epoch anew
+            with set_epoch(0)"#]],
+    );
+    fixture.start(back(2));
+    let pool = &fixture.current().pools[&0];
+    assert_eq!(pool.shares[&0].list.pieces(), [piece(0, 0, 8)]);
+    assert_eq!((pool.returned.samples(), pool.delivered(), pool.duplicated), (2, 8, 0));
+}
+
+#[test]
+fn what_others_have_by_then_is_delivered_twice_and_counted() {
+    let (mut fixture, start) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 10);
+    let (session, lease) = (session_of(&fixture, 0), fixture.lease(0));
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
+    let duplicated = |fixture: &Fixture| fixture.current().pools[&0].duplicated;
+    let late = |step| Change::Report {
+        cursors: vec![CursorReport { lease: lease.clone(), epoch: 0, step }],
+    };
+    for (step, counted) in [(1, 4), (1, 4), (2, 8), (1, 8), (9, 8)] {
+        fixture.done(late(step));
+        assert_eq!(duplicated(&fixture), counted);
+    }
+    let session = fixture.join("w2");
+    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 2 };
+    fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
+    assert_eq!(duplicated(&fixture), 8);
+    // The sample is counted once, by whoever else has it.
+    assert_eq!(fixture.current().pools[&0].delivered(), 0);
+}
+
+#[test]
+fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 40);
+    taken(&mut fixture, 1, 0, 4);
+    let revokes = |fixture: &Fixture, speeds: [u64; 2]| -> Vec<(u64, u64)> {
+        let speeds: Speeds = (0..).zip(speeds).collect();
+        let all = fixture.state.balance(JOB, &speeds);
+        all.iter().flat_map(|one| &one.revokes).map(|one| (one.rank, one.from)).collect()
+    };
+    assert_eq!(revokes(&fixture, [1, 1]), [(0, 20)]);
+    assert_eq!(revokes(&fixture, [1, 3]), [(0, 12)]);
+    assert_eq!(revokes(&fixture, [100, 1]), []);
+    let revoke = |from| {
+        let revokes = vec![RankRevoke { rank: 0, from }];
+        Change::Revoke(Revoke { job: JOB.to_owned(), generation: 0, epoch: 0, revokes })
+    };
+    fixture.done(revoke(20));
+    assert_eq!(revokes(&fixture, [1, 1]), []);
+    let news = taken(&mut fixture, 0, 12, 4);
+    assert_eq!((news.revoke_from, news.pieces.len()), (Some(20), 0));
+    // It went on meanwhile, up to 24.
+    let release = Take { started: 24, released: Some(24), known: 3, ..take_of(&fixture, 0, 40) };
+    let released = takes(&mut fixture, vec![release]).remove(0).unwrap();
+    assert_eq!((released.truncated, released.revoke_from), (Some(24), None));
+    assert_eq!(fixture.current().pools[&0].returned.samples(), 16);
+    let given = taken(&mut fixture, 1, 0, 40);
+    assert_eq!(given.pieces, [piece(2, 4, 10), piece(3, 0, 10)]);
+}
+
+#[test]
+fn with_a_quota_nothing_is_asked_back() {
+    let (mut fixture, _) = two(Tail::Pad);
+    taken(&mut fixture, 0, 0, 40);
+    assert_eq!(fixture.state.balance(JOB, &Speeds::new()), []);
+    let revokes = vec![RankRevoke { rank: 0, from: 8 }];
+    fixture.refused(
+        Change::Revoke(Revoke { job: JOB.to_owned(), generation: 0, epoch: 0, revokes }),
+        expect!["generation 0 of job `train` shares nothing out in epoch 0"],
+    );
+}
+
+#[test]
+fn a_straggler_needs_more_than_twice_the_time_of_the_median() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 30);
+    taken(&mut fixture, 1, 0, 10);
+    let slow = |speeds: [u64; 2]| fixture.state.stragglers(JOB, 0, 0, &(0..).zip(speeds).collect());
+    assert!(slow([3, 1]).is_empty());
+    assert!(slow([1, 1]).is_empty(), "of two the slower one is the median");
+}
+
+#[test]
+fn epochs_open_ahead_up_to_a_bound() {
+    let (mut fixture, _) = two(Tail::Drop);
+    for epoch in 0..EPOCHS_KEPT as u64 {
+        let ahead = Take { epoch, ..take_of(&fixture, 0, 20) };
+        assert_eq!(takes(&mut fixture, vec![ahead]).remove(0).unwrap().pieces.len(), 2);
+    }
+    let too_far = Take { epoch: EPOCHS_KEPT as u64, ..take_of(&fixture, 0, 20) };
+    let waits = takes(&mut fixture, vec![too_far.clone()]).remove(0).unwrap();
+    assert_eq!((waits.pieces.len(), waits.ended), (0, false));
+    for rank in [0, 1] {
+        fixture.report(rank, 1, 0);
+    }
+    assert_eq!(fixture.current().pools.len(), EPOCHS_KEPT);
+    assert_eq!(takes(&mut fixture, vec![too_far]).remove(0).unwrap().pieces.len(), 2);
+    let take = take_of(&fixture, 0, 20);
+    let passed = takes(&mut fixture, vec![take]).remove(0).unwrap();
+    assert!(passed.ended);
+}
+
+#[test]
+fn a_token_that_is_not_kept_is_refused_beyond_the_beginning_of_its_epoch() {
+    let (mut fixture, start) = two(Tail::Drop);
+    let run = |intent| StartRank { run: Some("r2".into()), intent, ..start.clone() };
+    for (intent, reason) in [
+        (from(7, 0, 3), "generation 7 is not kept here"),
+        (from(0, 2, 3), "generation 0 keeps no lists of epoch 2"),
+    ] {
+        let refusal = fixture.apply(Change::StartRank(run(intent))).unwrap_err();
+        assert!(refusal.to_string().contains(reason), "{refusal}");
+    }
+    assert_eq!(fixture.start(run(from(7, 2, 0))).generation, 8);
+}
+
+#[test]
+fn a_limit_or_lanes_mean_nothing() {
+    let (mut fixture, session) = dynamic_job(Tail::Drop);
+    fixture.refused(
+        Change::StartRank(StartRank { limit: Some(3), ..first_of_two(session) }),
+        expect![[r#"
+            limit= cuts the plan of an epoch, and mode="dynamic" has
+            none; leave it out"#]],
+    );
+}
+
+#[test]
+fn a_move_to_the_beginning_of_an_epoch_deals_it_anew() {
+    let (mut fixture, start) = two(Tail::Drop);
+    taken(&mut fixture, 0, 0, 20);
+    let Intent::Start { segments, .. } = fresh() else { panic!() };
+    let intent = Intent::Move { from: 0, epoch: 0, segments };
+    fixture.start(StartRank { trainer: "t-0".into(), intent, ..start });
+    assert!(fixture.current().pools.is_empty());
+    let take = take_of(&fixture, 0, 10);
+    let first = takes(&mut fixture, vec![take]).remove(0).unwrap();
+    assert_eq!(first.pieces, [piece(0, 0, 10)]);
+}
+
+#[test]
+fn a_deterministic_job_has_no_groups_to_take() {
+    let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+    fixture.start(first_of_two(session));
+    let take = take_of(&fixture, 0, 10);
+    let refusal = takes(&mut fixture, vec![take]).remove(0).unwrap_err();
+    assert!(refusal.to_string().contains("nobody takes groups"), "{refusal}");
+}

@@ -1,0 +1,383 @@
+//! Workers and trainers of a dynamic job, as far as the state machine sees them.
+
+use shardfeed_plan::dynamic::RankList;
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
+use shardfeed_scheduler::{
+    Answer, Change, Command, CursorReport, JoinSession, LeaseRef, Pool, PoolFacts, RegisterJob,
+    SessionId, Speeds, StartRank, Started, State, Take, Taken,
+};
+
+const JOB: &str = "train";
+
+/// A rank: its worker's mirror of the list, and its trainer.
+#[derive(Clone, Debug)]
+pub(crate) struct Rank {
+    list: RankList,
+    started: u64,
+    revoke_from: Option<u64>,
+    quota: Option<u64>,
+    lease: Option<LeaseRef>,
+    last_lease: Option<LeaseRef>,
+    session: SessionId,
+    down: u64,
+    pub(crate) step: u64,
+    pub(crate) ended: bool,
+    /// Group and offset of what its trainer was given.
+    pub(crate) delivered: Vec<(u64, u64)>,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) state: State,
+    pub(crate) ranks: Vec<Rank>,
+    sizes: Vec<u64>,
+    batch_size: u64,
+    run: u64,
+    incarnations: u64,
+    generation: u64,
+    now_ms: u64,
+}
+
+impl Cluster {
+    pub(crate) fn new(sizes: Vec<u64>, tail: Tail, batch_size: u64, ranks: usize) -> Self {
+        let mut cluster = Self {
+            state: State::new(),
+            ranks: vec![],
+            sizes,
+            batch_size,
+            run: 0,
+            incarnations: 0,
+            generation: 0,
+            now_ms: 0,
+        };
+        let content = Digest::from_bytes([0; 32]);
+        let shuffle =
+            Shuffle { content, seed: 0, enabled: true, window: 9, interleave: 2, block_length: 1 };
+        let (operators, decoder) = (String::new(), "none".to_owned());
+        let mode = Mode::Dynamic;
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
+        let (name, dataset) = (JOB.to_owned(), String::new());
+        cluster.apply(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+        cluster.open(ranks, &[cluster.segment(ranks, 0)], None, &vec![0; ranks]);
+        cluster
+    }
+
+    fn segment(&self, ranks: usize, steps: u64) -> Segment {
+        let global_batch = self.batch_size * ranks as u64;
+        Segment { lanes: 1, global_batch, steps: Steps::All(steps) }
+    }
+
+    fn apply(&mut self, change: Change) -> Answer {
+        self.now_ms += 1;
+        let (request_id, principal) = (String::new(), "sim".to_owned());
+        let command = Command { request_id, principal, now_ms: self.now_ms, change };
+        let applied = self.state.apply(self.state.applied() + 1, &command);
+        applied.answer.unwrap_or_else(|refusal| panic!("{command:?}: {refusal}"))
+    }
+
+    /// All ranks of a new run start, each at a step of its own in the open segment.
+    fn open(
+        &mut self,
+        ranks: usize,
+        segments: &[Segment],
+        token_generation: Option<u64>,
+        steps: &[u64],
+    ) {
+        self.run += 1;
+        self.ranks.clear();
+        for (rank, step) in steps.iter().enumerate() {
+            let session = self.join(rank);
+            let mut segments = segments.to_vec();
+            let open = segments.last_mut().unwrap();
+            open.steps = Steps::All(*step);
+            let step = segments.iter().map(|segment| segment.steps.most()).sum();
+            let intent = Intent::Start { token_generation, epoch: 0, segments };
+            let started = self.start(rank, ranks, session, intent);
+            self.generation = started.generation;
+            let lease = Some(self.lease(rank, started.fencing));
+            self.ranks.push(Rank {
+                list: RankList::new(self.batch_size, 0),
+                started: 0,
+                revoke_from: None,
+                quota: None,
+                last_lease: lease.clone(),
+                lease,
+                session,
+                down: 0,
+                step,
+                ended: false,
+                delivered: vec![],
+            });
+        }
+    }
+
+    fn lease(&self, rank: usize, fencing: u64) -> LeaseRef {
+        let (job, generation, rank) = (JOB.to_owned(), self.generation, rank as u64);
+        LeaseRef { job, generation, rank, fencing }
+    }
+
+    fn join(&mut self, rank: usize) -> SessionId {
+        self.incarnations += 1;
+        let join = JoinSession {
+            worker: format!("w{rank}"),
+            host: "h".to_owned(),
+            incarnation: format!("i{}", self.incarnations),
+            version: String::new(),
+            in_process: false,
+            ttl_ms: 1,
+            endpoint: String::new(),
+        };
+        match self.apply(Change::JoinSession(join)) {
+            Answer::Joined { session } => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn start(&mut self, rank: usize, ranks: usize, session: SessionId, intent: Intent) -> Started {
+        let start = StartRank {
+            job: JOB.to_owned(),
+            run: Some(format!("r{}", self.run)),
+            rank: rank as u64,
+            world_size: ranks as u64,
+            limit: None,
+            session,
+            trainer: format!("t{}-{rank}", self.run),
+            intent,
+        };
+        match self.apply(Change::StartRank(start)) {
+            Answer::Started(started) => started,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.state.job(JOB).unwrap().generations[&self.generation].pools[&0]
+    }
+
+    pub(crate) fn first_step(&self) -> u64 {
+        self.state.job(JOB).unwrap().current().unwrap().origin.step()
+    }
+
+    pub(crate) fn check(&self) {
+        assert_eq!(self.state.check(), Ok(()));
+        let again = State::from_snapshot(&self.state.snapshot()).unwrap();
+        assert_eq!(again, self.state);
+    }
+
+    /// Applies a change, and says how long that took.
+    #[expect(clippy::disallowed_methods, reason = "for people; nothing depends on it")]
+    pub(crate) fn timed(&mut self, change: Change) -> (std::time::Duration, Answer) {
+        let before = std::time::Instant::now();
+        let answer = self.apply(change);
+        (before.elapsed(), answer)
+    }
+
+    pub(crate) fn take_of(&mut self, rank: usize, wants: u64) -> Take {
+        let at = self.state.job(JOB).unwrap().generations[&self.generation].pools.get(&0);
+        let at = at.map_or(0, |pool| pool.next);
+        let next = self.sizes[at as usize..].iter().take(64).copied().collect();
+        let (groups, samples) = (self.sizes.len() as u64, self.sizes.iter().sum());
+        let one = &mut self.ranks[rank];
+        let released = one.revoke_from.take().map(|from| from.max(one.started));
+        if let Some(released) = released {
+            one.list.truncate_to(released);
+        }
+        Take {
+            lease: one.lease.clone().unwrap(),
+            epoch: 0,
+            step: one.step,
+            started: one.started,
+            known: one.list.pieces().len() as u64,
+            wants,
+            released,
+            facts: PoolFacts { groups, samples, at, next },
+        }
+    }
+
+    fn learn(&mut self, rank: usize, taken: Taken) {
+        let one = &mut self.ranks[rank];
+        if one.list.pieces().is_empty() {
+            one.list = RankList::new(taken.batch_size, taken.first_step);
+        }
+        if let Some(truncated) = taken.truncated {
+            one.list.truncate_to(truncated);
+        }
+        taken.pieces.into_iter().for_each(|piece| one.list.append(piece));
+        taken.closed.into_iter().for_each(|end| one.list.close_at(end));
+        (one.revoke_from, one.quota, one.ended) = (taken.revoke_from, taken.quota, taken.ended);
+        assert!(!taken.more);
+    }
+
+    /// Takes of many ranks in one command, each of which has begun all it has.
+    pub(crate) fn take_many(&mut self, ranks: std::ops::Range<usize>) {
+        let takes = ranks.clone().map(|rank| {
+            self.ranks[rank].started = self.ranks[rank].list.samples();
+            self.take_of(rank, 20)
+        });
+        let takes = takes.collect();
+        match self.apply(Change::TakeGroups { takes }) {
+            Answer::Taken(all) => {
+                ranks.zip(all).for_each(|(rank, taken)| self.learn(rank, taken.unwrap()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn take(&mut self, rank: usize) {
+        let take = self.take_of(rank, 2 * self.batch_size);
+        match self.apply(Change::TakeGroups { takes: vec![take] }) {
+            Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Delivers one batch, if the rank has one or gets one.
+    pub(crate) fn step(&mut self, rank: usize) {
+        if self.ranks[rank].lease.is_none() || self.ranks[rank].is_over() {
+            return;
+        }
+        if self.ranks[rank].next_batch().is_none() || self.ranks[rank].revoke_from.is_some() {
+            self.take(rank);
+        }
+        let one = &mut self.ranks[rank];
+        if let Some(positions) = one.next_batch() {
+            one.started = positions.end;
+            one.step += 1;
+            for piece in one.list.pieces_in(positions) {
+                one.delivered.extend((piece.from..piece.to).map(|at| (piece.group, at)));
+            }
+        }
+    }
+
+    /// Tells how far a rank is; `take`: by a take that wants nothing, which is told the news.
+    pub(crate) fn report(&mut self, rank: usize, take: bool) {
+        let Some(lease) = self.ranks[rank].lease.clone() else {
+            return;
+        };
+        if take {
+            let take = self.take_of(rank, 0);
+            match self.apply(Change::TakeGroups { takes: vec![take] }) {
+                Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
+                other => panic!("{other:?}"),
+            }
+            return;
+        }
+        let step = self.ranks[rank].step;
+        self.apply(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step }] });
+    }
+
+    /// What a rank says under the lease that it had.
+    pub(crate) fn late_report(&mut self, rank: usize) {
+        let lease = self.ranks[rank].last_lease.clone().unwrap();
+        let step = self.ranks[rank].step;
+        for _ in 0..2 {
+            let lease = lease.clone();
+            self.apply(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step }] });
+        }
+    }
+
+    /// A rank's worker is gone, and nobody is told how far its trainer is.
+    pub(crate) fn kill_worker(&mut self, rank: usize, rounds: u64) {
+        if self.ranks[rank].lease.take().is_some() {
+            self.ranks[rank].down = rounds + 1;
+            let sessions = vec![self.ranks[rank].session];
+            self.apply(Change::ExpireSessions { sessions });
+        }
+    }
+
+    /// Trainers whose workers were gone long enough come back through others.
+    pub(crate) fn revive(&mut self) {
+        for rank in 0..self.ranks.len() {
+            self.ranks[rank].down = self.ranks[rank].down.saturating_sub(1);
+            if self.ranks[rank].lease.is_some() || self.ranks[rank].down > 0 {
+                continue;
+            }
+            let session = self.join(rank);
+            let (generation, step) = (self.generation, self.ranks[rank].step);
+            let intent = Intent::Reconnect { generation, epoch: 0, step };
+            let started = self.start(rank, self.ranks.len(), session, intent);
+            let lease = self.lease(rank, started.fencing);
+            let one = &mut self.ranks[rank];
+            (one.session, one.lease, one.last_lease) = (session, Some(lease.clone()), Some(lease));
+            (one.list, one.started) = (RankList::new(self.batch_size, 0), 0);
+            one.revoke_from = None;
+            self.catch_up(rank);
+        }
+    }
+
+    /// A new worker learns the list and where its trainer stands in it.
+    fn catch_up(&mut self, rank: usize) {
+        let take = self.take_of(rank, 0);
+        match self.apply(Change::TakeGroups { takes: vec![take] }) {
+            Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
+            other => panic!("{other:?}"),
+        }
+        let one = &mut self.ranks[rank];
+        let position = one.list.position_of_step(one.step);
+        one.started = position.unwrap_or_else(|| one.list.samples());
+    }
+
+    pub(crate) fn balance(&mut self, speeds: &[u64]) {
+        let speeds: Speeds = (0..).zip(speeds.iter().copied()).collect();
+        for revoke in self.state.balance(JOB, &speeds) {
+            self.apply(Change::Revoke(revoke));
+        }
+        // Whoever is asked answers at once.
+        for rank in 0..self.ranks.len() {
+            self.report(rank, true);
+            if self.ranks[rank].revoke_from.is_some() {
+                self.report(rank, true);
+            }
+        }
+    }
+
+    /// The same ranks start again from tokens of the current generation.
+    pub(crate) fn restart(&mut self, steps: &[u64]) {
+        let ranks = self.ranks.len();
+        let token = Some(self.generation);
+        self.open(ranks, &[self.segment(ranks, 0)], token, steps);
+        (0..ranks).for_each(|rank| self.catch_up(rank));
+    }
+
+    /// Other ranks start from tokens of the current generation.
+    pub(crate) fn resize(&mut self, ranks: usize, batch_size: u64, segments: &[Segment]) {
+        self.batch_size = batch_size;
+        let open = segments.last().unwrap().steps.most();
+        let token = Some(self.generation);
+        self.open(ranks, segments, token, &vec![open; ranks]);
+    }
+
+    /// Delivers the rest.
+    pub(crate) fn finish(&mut self) {
+        let speeds = vec![1; self.ranks.len()];
+        let mut rounds = 0;
+        while !self.ranks.iter().all(Rank::is_over) {
+            for rank in 0..self.ranks.len() {
+                self.step(rank);
+                self.report(rank, true);
+            }
+            self.balance(&speeds);
+            self.check();
+            rounds += 1;
+            assert!(rounds < 20_000, "the epoch does not end");
+        }
+    }
+}
+
+impl Rank {
+    /// Whether its trainer was told that the epoch is over.
+    pub(crate) fn is_over(&self) -> bool {
+        let quota = self.quota.map(|quota| quota / self.list.batch_size());
+        let left = quota.map(|quota| self.step < self.list.first_step() + quota);
+        self.ended && !left.unwrap_or(false)
+    }
+
+    /// Positions of the batch that comes next; a padded one has less than its samples.
+    fn next_batch(&self) -> Option<std::ops::Range<u64>> {
+        let whole = self.list.positions_of(self.step);
+        let padded = self.ended && self.quota.is_some() && !self.is_over();
+        whole.or_else(|| {
+            let samples = self.list.samples();
+            padded.then(|| self.list.position_of_step(self.step).unwrap_or(samples)..samples)
+        })
+    }
+}
