@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -87,19 +88,17 @@ def start(
 
 
 def epoch(ranks: list[Trainer], got: list[Ids] | None = None) -> list[Ids]:
-    """What each rank gets until the epoch ends for it, each at its own pace."""
+    """What each rank gets until the epoch ends for it. It ends when all have consumed everything, so
+    they run side by side."""
     got = got or [[] for _ in ranks]
-    open_ranks = list(range(len(ranks)))
-    for rank in open_ranks:
-        ranks[rank].begin("next")
-    while open_ranks:
-        for rank in list(open_ranks):
-            batch = ranks[rank].answer()
-            if batch is None:
-                open_ranks.remove(rank)
-            else:
-                got[rank].append(batch)
-                ranks[rank].begin("next")
+
+    def run(rank: int) -> None:
+        while (batch := ranks[rank]("next")) is not None:
+            got[rank].append(batch)
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        for running in [pool.submit(run, rank) for rank in range(len(ranks))]:
+            running.result()
     return got
 
 

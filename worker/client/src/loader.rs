@@ -194,11 +194,17 @@ impl Loader {
                     Err(error) => {
                         // The batch was not handed out: whoever tries again gets it again.
                         self.link.stop();
-                        Err(error)
+                        if self.has_lapsed(&error) { Ok(Next::Pending) } else { Err(error) }
                     }
                 }
             }
         }
+    }
+
+    /// Whether a dynamic job's lease ended in this moment: it goes on from what was consumed.
+    fn has_lapsed(&self, error: &LoadError) -> bool {
+        self.cursor.identity().is_dynamic()
+            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
     }
 
     fn finish_epoch(&mut self) -> Result<Next, LoadError> {

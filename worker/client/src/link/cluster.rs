@@ -381,6 +381,12 @@ impl Cluster {
             }
             Way::Connecting(_) | Way::Opening(_) => {}
         }
+        if !self.queue.is_empty() && self.standing.shall_tell() {
+            tracing::warn!(
+                "the coordinator has not confirmed the lease of this dynamic job for most of its \
+                 life; what is in hand waits"
+            );
+        }
         self.standing.is_good()
     }
 

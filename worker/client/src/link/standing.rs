@@ -17,6 +17,8 @@ pub(super) struct Standing {
     /// A question that is open: its number, and since when.
     asked: Option<(u64, Instant)>,
     number: u64,
+    /// It was said that nothing may be handed out.
+    is_told: bool,
 }
 
 impl Standing {
@@ -46,7 +48,14 @@ impl Standing {
             return;
         };
         let good_for = good_for.unwrap_or(Duration::ZERO);
+        self.is_told &= good_for.is_zero();
         self.good = Some((asked + good_for, good_for));
+    }
+
+    /// Whether to say, once, that what was good no longer is.
+    pub(super) fn shall_tell(&mut self) -> bool {
+        let has_run_out = self.good.is_some() && !self.is_good();
+        has_run_out && !std::mem::replace(&mut self.is_told, true)
     }
 
     /// What was said was of another lease.
@@ -72,10 +81,13 @@ mod tests {
         assert_eq!(standing.question(), None, "it is good for long");
         standing.answered(number, Some(Duration::ZERO));
         assert!(standing.is_good(), "an answer counts once");
+        assert!(!standing.shall_tell());
         standing.forget();
         assert!(!standing.is_good());
         let next = standing.question().unwrap();
         standing.answered(next, None);
         assert!(!standing.is_good(), "nothing is served");
+        assert!(standing.shall_tell());
+        assert!(!standing.shall_tell(), "once is enough");
     }
 }
