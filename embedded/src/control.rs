@@ -170,6 +170,7 @@ mod tests {
             rank: 0,
             world_size: 1,
             limit: None,
+            mode: Mode::Deterministic,
             intent: Intent::Start {
                 token_generation: Some(4),
                 epoch: 2,

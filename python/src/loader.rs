@@ -10,7 +10,7 @@ use shardfeed_embedded::{
     ClusterOptions, LoadError, Loader, LoaderOptions, Next, OpenProgress, PrefetchStats, ScanStage,
 };
 use shardfeed_pipeline::{ColumnKind, Reading};
-use shardfeed_plan::{Tail, Token};
+use shardfeed_plan::{Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -149,8 +149,8 @@ impl NativeLoader {
         self.with(py, |loader| Ok(loader.schema().columns().iter().map(column_tuple).collect()))
     }
 
-    /// Steps of the whole epoch for this rank.
-    fn steps(&self, py: Python<'_>) -> PyResult<u64> {
+    /// Steps of the whole epoch for this rank, if they are known.
+    fn steps(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.with(py, |loader| Ok(loader.steps()))
     }
 
@@ -226,7 +226,7 @@ impl NativeLoader {
 
     /// Records of the dataset, and samples of this epoch that no step delivers.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        self.with(py, |loader| Ok((loader.contents().records(), loader.plan().dropped())))
+        self.with(py, |loader| Ok((loader.contents().records(), loader.dropped())))
     }
 
     /// What the loader holds and chose, as a dict.
@@ -280,6 +280,10 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
     }
     dict.set_item("read_bytes", stats.read_bytes)?;
     dict.set_item("reinflated_bytes", stats.reinflated_bytes)?;
+    if let Some((granted, lookahead)) = stats.granted {
+        dict.set_item("granted", granted)?;
+        dict.set_item("lookahead", lookahead)?;
+    }
     dict.set_item("slots", stats.slots.slots)?;
     dict.set_item("slots_in_use", stats.slots.in_use)?;
     dict.set_item("slot_bytes", stats.slots.bytes)?;
@@ -310,6 +314,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     };
     let bad = |message: String| named(py, "ConfigError", &message);
     let tail: String = get("tail")?.extract()?;
+    let mode: String = get("mode")?.extract()?;
     let compression: String = get("compression")?.extract()?;
     Ok(LoaderOptions {
         files: get("files")?.extract()?,
@@ -327,6 +332,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         block_length: get("block_length")?.extract()?,
         lanes: get("lanes")?.extract()?,
         tail: tail.parse::<Tail>().map_err(bad)?,
+        mode: mode.parse::<Mode>().map_err(bad)?,
         limit: get("limit")?.extract()?,
         rank: get("rank")?.extract()?,
         world_size: get("world_size")?.extract()?,

@@ -73,7 +73,7 @@ fn another_world_goes_on_where_the_token_stands() {
     loader.load(&[token], false, &mut |_| true).unwrap();
     let options = ["--token", "token.json", "--batch-size", "10", "--tail", "pad"];
     let plan = place.json(&[&["plan", "show", "*.tfrecord"], &options[..]].concat());
-    assert_eq!(plan["steps"], loader.steps());
+    assert_eq!(plan["steps"], loader.steps().unwrap());
     assert_eq!(plan["steps_taken"], 4);
     let segments = plan["segments"].as_array().unwrap();
     let numbers = |index: usize| {

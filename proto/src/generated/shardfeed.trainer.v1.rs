@@ -30,7 +30,7 @@ pub mod to_worker {
 pub struct ToTrainer {
     #[prost(
         oneof = "to_trainer::Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
     )]
     pub message: ::core::option::Option<to_trainer::Message>,
 }
@@ -66,6 +66,10 @@ pub mod to_trainer {
         Stats(super::Stats),
         #[prost(message, tag = "14")]
         Goodbye(super::Goodbye),
+        #[prost(message, tag = "15")]
+        EpochEnded(super::EpochEnded),
+        #[prost(message, tag = "16")]
+        Again(super::Again),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -301,6 +305,26 @@ pub struct Goodbye {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
+/// A dynamic job: the rank gets nothing more of an epoch. In sequence with its batches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EpochEnded {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// of the whole epoch, for this rank
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
+}
+/// A dynamic job: the lease has lapsed, and what was sent and not taken may be somebody else's now. The trainer
+/// forgets it and starts again from where it stands.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Again {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Stop {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -312,6 +336,9 @@ pub struct Ping {
 pub struct Pong {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
+    /// a dynamic job: what was sent may be taken for so long after the Ping; absent: none is served
+    #[prost(uint64, optional, tag = "2")]
+    pub good_ms: ::core::option::Option<u64>,
 }
 /// What the worker's reading chose, now and then.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -339,4 +366,10 @@ pub struct Stats {
     pub slot_bytes: u64,
     #[prost(uint64, tag = "11")]
     pub slots_mapped_total: u64,
+    /// a dynamic job: samples granted and not begun
+    #[prost(uint64, tag = "12")]
+    pub granted: u64,
+    /// and how many it would like to have; 0: not a dynamic job
+    #[prost(uint64, tag = "13")]
+    pub lookahead: u64,
 }

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
@@ -45,6 +45,11 @@ class Loader:
       world size, or what the state to resume from says.
     - `tail`: "drop" leaves the incomplete last step out, "pad" fills it with samples that are not
       `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank.
+    - `mode`: "deterministic": which rank delivers what follows from the order. "dynamic": the coordinator hands
+      groups of `interleave` files out to whoever asks first, for ranks of different speed and for files that
+      arrive slowly; everything in an epoch is still delivered once. With tail="uneven" an epoch ends for all when every
+      sample is consumed, and nobody knows its steps before; a rank that is gone leaves its rest to the others. A
+      state goes on only in the same cluster, while that keeps the lists. `limit` and `lanes` are not for it.
     - `limit`: only the first slots of the order, for smoke runs.
     - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
     - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
@@ -81,6 +86,7 @@ class Loader:
         block_length: int = 1,
         lanes: int | None = None,
         tail: str = "drop",
+        mode: Literal["deterministic", "dynamic"] = "deterministic",
         limit: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -123,6 +129,7 @@ class Loader:
             "block_length": _number("block_length", block_length, 1),
             "lanes": None if lanes is None else _number("lanes", lanes, 1),
             "tail": str(tail),
+            "mode": str(mode),
             "limit": None if limit is None else _number("limit", limit, 1),
             "rank": found.rank,
             "world_size": found.world_size,
@@ -135,6 +142,7 @@ class Loader:
         self.rank, self.world_size = found.rank, found.world_size
         self.batch_size: int = options["batch_size"]
         self._provenance = provenance
+        self._mode = str(mode)
         self._native = _native.NativeLoader.open(options)
         self._columns = {
             name: Column(place, kind, dtype, tuple(shape))
@@ -151,8 +159,15 @@ class Loader:
         return _Epoch(self, self.epoch)
 
     def __len__(self) -> int:
-        """Steps of the whole epoch for this rank, also after a resume."""
-        return self._native.steps()
+        """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
+        mode="dynamic" and tail="uneven"."""
+        steps = self._native.steps()
+        if steps is None:
+            raise TypeError(
+                'len() is unknown until the epoch ends with mode="dynamic" and tail="uneven"; '
+                'use tail="drop" or "pad" for equal steps that are known'
+            )
+        return steps
 
     @property
     def epoch(self) -> int:
@@ -169,6 +184,11 @@ class Loader:
         """Counts starts that went elsewhere than the ranks stood: a start from a state has a higher one
         than the start that made the state. A cluster counts all starts of its job."""
         return self._native.cursor()[2]
+
+    @property
+    def mode(self) -> str:
+        """Who decides which rank delivers a sample: "deterministic" or "dynamic"."""
+        return self._mode
 
     @property
     def job(self) -> str:
@@ -251,7 +271,9 @@ class Loader:
         self._native.load([_json(each) for each in states], missing == "replay")
 
     def stats(self) -> dict[str, Any]:
-        """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time."""
+        """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
+        mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
+        `lookahead`, how many it asks for."""
         return self._native.stats()
 
     def close(self) -> None:
@@ -270,14 +292,15 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
+        steps = self._native.steps()
         return (
             f"Loader(rank={self.rank}, world_size={self.world_size}, epoch={self.epoch}, "
-            f"step={self.step}/{len(self)}, shards={len(self.shards)}, records={self.records})"
+            f"step={self.step}/{'?' if steps is None else steps}, shards={len(self.shards)}, records={self.records})"
         )
 
     def _warn_of_what_is_missing(self) -> None:
         """What is legal, but most often a mistake."""
-        if len(self) == 0:
+        if self._native.steps() == 0:
             warnings.warn(
                 f"every epoch has 0 steps: {self.records} records are less than one batch of all "
                 f'ranks; use a smaller batch_size, or tail="pad"',

@@ -5,6 +5,7 @@ pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod runtime;
 pub(crate) mod session;
+pub(crate) mod take;
 
 pub use address::{Address, Addresses};
 pub use control::GrpcControl;

@@ -1,9 +1,11 @@
 //! The port to whoever assigns work: a coordinator over gRPC, or the local one in this process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use shardfeed_plan::{Intent, JobIdentity, Segment, Steps, Token};
-use shardfeed_proto::WireError;
+use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Token};
+use shardfeed_proto::{ErrorKind, WireError};
 
 /// A job as a rank wants to run it.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct LeaseRequest {
     pub world_size: u64,
     /// Slots of an epoch that exist at most.
     pub limit: Option<u64>,
+    /// Who decides which rank delivers a sample.
+    pub mode: Mode,
     /// Where from.
     pub intent: Intent,
     /// Where that is, for a control that cannot ask anybody: an epoch and its segments.
@@ -70,6 +74,77 @@ impl Lease {
     }
 }
 
+/// A rank of a dynamic job says what it has begun of an epoch, and asks for more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    /// The epoch.
+    pub epoch: u64,
+    /// Samples of its list that it has begun; those are not revoked.
+    pub started: u64,
+    /// Pieces of its list that it has.
+    pub known: u64,
+    /// Samples that it would like to have beyond `started`; 0: it only tells.
+    pub wants: u64,
+    /// Answer to a revocation: it keeps its list up to this position.
+    pub released: Option<u64>,
+    /// The answer may wait so long for something to tell.
+    pub wait: Duration,
+}
+
+/// What it has been granted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Number of the first of `pieces` in the list; below what was known if the list is told anew.
+    pub first: u64,
+    /// Pieces of the list from there on, all or the first ones.
+    pub pieces: Vec<Piece>,
+    /// Samples of the whole list.
+    pub samples: u64,
+    /// Positions at which a short batch ends, ascending.
+    pub closed: Vec<u64>,
+    /// What is not begun is asked back from this position on.
+    pub revoke_from: Option<u64>,
+    /// Samples that the rank will have, padding included; `None` with `tail="uneven"`.
+    pub quota: Option<u64>,
+    /// Whether it gets nothing more in this epoch.
+    pub ended: bool,
+    /// Step of the epoch that the list's first batch is.
+    pub first_step: u64,
+}
+
+/// What happens to the lease of a rank of a dynamic job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Something that was granted is asked back.
+    Revoked,
+    /// The trainer consumed something.
+    Consumed,
+    /// The lease is no longer good.
+    Ended,
+}
+
+/// Told what happens to a lease; never waits.
+#[derive(Clone)]
+pub struct Bell(Arc<dyn Fn(News) + Send + Sync>);
+
+impl Bell {
+    /// A bell that calls `ringing`.
+    pub fn new(ringing: impl Fn(News) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(ringing))
+    }
+
+    /// Tells.
+    pub fn ring(&self, news: News) {
+        (self.0)(news);
+    }
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bell")
+    }
+}
+
 /// Why control refused, or could not be asked. Nothing is changed by a refused call.
 pub type ControlError = WireError;
 
@@ -103,6 +178,33 @@ pub trait Control: Send + Sync {
     /// Tells what is ahead of the trainer: how many batches are ready, and which shards the batches on
     /// their way are made of. Never waits.
     fn report_ahead(&self, _lease: &Lease, _ready: u64, _reading: &[u32]) {}
+
+    /// Says what a rank of a dynamic job has begun, and what it was granted. Waits up to `take.wait`
+    /// for something to tell, and for whoever answers; `waiting` giving up is `Retry`.
+    ///
+    /// # Errors  The lease is no longer good; there is nobody who grants.
+    fn take(
+        &self,
+        lease: &Lease,
+        _take: &Take,
+        _waiting: Waiting<'_>,
+    ) -> Result<Grant, ControlError> {
+        let message = format!(
+            "job `{}` has mode=\"dynamic\", whose samples a coordinator hands out; pass \
+             coordinator=\"host:port\", or use mode=\"deterministic\"",
+            lease.job
+        );
+        Err(WireError::new(ErrorKind::Invalid, message))
+    }
+
+    /// From now on `bell` is told what happens to the lease of a rank of a dynamic job.
+    fn watch(&self, _lease: &Lease, _bell: Bell) {}
+
+    /// How long what the lease was granted may still be delivered without hearing from whoever
+    /// grants; `None`: for ever, as the order does not depend on anybody.
+    fn good_for(&self, _lease: &Lease) -> Option<Duration> {
+        None
+    }
 
     /// The rank is no longer served. Never waits.
     fn release(&self, lease: &Lease);

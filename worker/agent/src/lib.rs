@@ -32,6 +32,7 @@ mod reader;
 mod sequence;
 mod work;
 
+mod dynamic;
 mod planner;
 mod prefetch;
 
@@ -52,13 +53,16 @@ pub use cluster::{
     Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, GrpcControl,
     Patience, Session, Silence, WorkerInfo,
 };
-pub use control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
+pub use control::{
+    Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
+};
 pub use dataset::{Dataset, DatasetFile};
 pub use discover::{Found, discover};
+pub use dynamic::{DynamicRank, GroupsOf};
 pub use error::LoadError;
 pub use index::{ScanProgress, ScanStage};
 pub use plans::Plans;
-pub use prefetch::{PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
+pub use prefetch::{Assignment, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
 pub use scan::Scanner;
 pub use sequence::Delivered;
 pub use worker::{Worker, WorkerError, WorkerOptions};

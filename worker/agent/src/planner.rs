@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shardfeed_pipeline::{Assembler, Need, Reading, reading};
-use shardfeed_plan::{EpochPlan, Planned};
+use shardfeed_plan::{EpochPlan, Planned, Shuffle};
 
 use crate::error::LoadError;
-use crate::prefetch::PrefetchOptions;
+use crate::prefetch::{Assignment, PlanOf, PrefetchOptions};
 use crate::reader::{Item, PendingRow, RankReader};
 use crate::sequence::{Shared, Ticket};
 use crate::stream::StreamTools;
@@ -15,15 +15,43 @@ use crate::work::{Work, computing};
 
 /// The thread that follows the plan.
 pub(crate) struct Planner {
+    /// What is followed, until it is.
+    pub(crate) assignment: Option<Assignment>,
     pub(crate) options: PrefetchOptions,
     pub(crate) assembler: Assembler,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tools: StreamTools,
 }
 
+/// What an epoch asks of a reader.
+pub(crate) struct Shape {
+    /// Samples of a full batch.
+    pub(crate) rows: u64,
+    /// Lanes that are read at once.
+    pub(crate) lanes: u64,
+    /// Samples of the longest of them.
+    pub(crate) lane_samples: u64,
+    pub(crate) shuffle: Shuffle,
+}
+
+impl Shape {
+    fn of(plan: &EpochPlan, rank: u64) -> Self {
+        Self {
+            rows: plan.rows(),
+            lanes: plan.rank_lanes(rank),
+            lane_samples: plan.line().samples().div_ceil(plan.lanes()),
+            shuffle: plan.shuffle().clone(),
+        }
+    }
+}
+
 impl Planner {
     pub(crate) fn run(mut self) {
-        let followed = catch_unwind(AssertUnwindSafe(|| self.follow()));
+        let followed = catch_unwind(AssertUnwindSafe(|| match self.assignment.take() {
+            Some(Assignment::Planned(plan_of)) => self.follow(plan_of),
+            Some(Assignment::Dynamic(rank)) => self.follow_grants(rank),
+            None => Ok(()),
+        }));
         // An error outside of any batch takes the place of the next one.
         let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
         let mut state = self.shared.lock();
@@ -43,15 +71,15 @@ impl Planner {
     }
 
     /// Epoch after epoch, step after step, until told to stop.
-    fn follow(&mut self) -> Result<(), LoadError> {
+    fn follow(&mut self, mut plan_of: PlanOf) -> Result<(), LoadError> {
         let (mut epoch, mut step) = (self.options.epoch, self.options.step);
         loop {
-            let plan = (self.options.plan_of)(epoch)?;
+            let plan = plan_of(epoch)?;
             let steps = plan.rank_steps(self.options.rank);
             if steps == 0 {
                 return Ok(());
             }
-            let reading = self.reading(&plan)?;
+            let reading = self.reading(&Shape::of(&plan, self.options.rank))?;
             let rank = self.options.rank;
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
             while step < steps {
@@ -72,19 +100,17 @@ impl Planner {
     }
 
     /// How to read this epoch's lanes, and how many batches ahead, within the budget.
-    fn reading(&self, plan: &EpochPlan) -> Result<Reading, LoadError> {
-        let PrefetchOptions { dataset, schema, rank, budget_bytes, prefetch, .. } = &self.options;
-        let rows = plan.rows();
+    pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
+        let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
+        let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
         let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that go into it.
         let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
         let batch_bytes = rows.saturating_mul(row_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
         let prefetch = (*prefetch).min(fits).max(1);
-        let shuffle = plan.shuffle();
-        let lane_samples = plan.line().samples().div_ceil(plan.lanes());
         let reading = reading(&Need {
-            lanes: plan.rank_lanes(*rank),
+            lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
             interleave: if shuffle.enabled {
@@ -108,7 +134,12 @@ impl Planner {
     }
 
     /// Reads what is only known by place, then assembles on the computing threads.
-    fn assemble(&self, ticket: Ticket, (epoch, step): (u64, u64), rows: Vec<PendingRow>) {
+    pub(crate) fn assemble(
+        &self,
+        ticket: Ticket,
+        (epoch, step): (u64, u64),
+        rows: Vec<PendingRow>,
+    ) {
         let samples =
             rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
         let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, JobIdentity, Line, PlanError, Segment, Tail};
 
 /// Lines kept: the epoch that is consumed and the one that is read ahead.
@@ -33,19 +34,26 @@ impl Plans {
         segments: &[Segment],
         world_size: u64,
     ) -> Result<Arc<EpochPlan>, PlanError> {
-        let line = {
-            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            match lines.iter().find(|(of, _)| *of == epoch) {
-                Some((_, line)) => Arc::clone(line),
-                None => {
-                    let line = Arc::new(Line::new(&self.counts, &identity.shuffle, epoch)?);
-                    lines.insert(0, (epoch, Arc::clone(&line)));
-                    lines.truncate(LINES_KEPT);
-                    line
-                }
-            }
-        };
+        let line = self.line(identity, epoch)?;
         let shuffle = identity.shuffle.clone();
         EpochPlan::new(line, shuffle, epoch, self.rules, segments, world_size).map(Arc::new)
+    }
+
+    /// The groups of an epoch of a dynamic job.
+    ///
+    /// # Errors  See [`PlanError`].
+    pub fn groups(&self, identity: &JobIdentity, epoch: u64) -> Result<Groups, PlanError> {
+        Groups::new(self.line(identity, epoch)?, identity.shuffle.clone(), epoch)
+    }
+
+    fn line(&self, identity: &JobIdentity, epoch: u64) -> Result<Arc<Line>, PlanError> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, line)) = lines.iter().find(|(of, _)| *of == epoch) {
+            return Ok(Arc::clone(line));
+        }
+        let line = Arc::new(Line::new(&self.counts, &identity.shuffle, epoch)?);
+        lines.insert(0, (epoch, Arc::clone(&line)));
+        lines.truncate(LINES_KEPT);
+        Ok(line)
     }
 }

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
 use shardfeed_pipeline::{Assembler, ChunkPool, Reading, Schema};
-use shardfeed_plan::EpochPlan;
+use shardfeed_plan::{EpochPlan, JobIdentity};
 
+use crate::control::{Control, Lease};
 use crate::dataset::Dataset;
+use crate::dynamic::DynamicRank;
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::io_pool::IoPool;
 use crate::planner::Planner;
-use crate::sequence::{Delivered, Shared, State};
+use crate::plans::Plans;
+use crate::sequence::{Delivered, Outcome, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
 
 /// Chunks kept for reuse at most.
@@ -30,6 +33,45 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 /// The plan of an epoch, as whoever assigns work says.
 pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send>;
 
+/// Who says what a rank reads.
+pub enum Assignment {
+    /// The plan of an epoch; asked for each epoch once, in ascending order.
+    Planned(PlanOf),
+    /// Whoever grants groups.
+    Dynamic(DynamicRank),
+}
+
+impl Assignment {
+    /// What `lease` gives the right to read of a job.
+    pub fn of(
+        control: Arc<dyn Control>,
+        lease: &Lease,
+        plans: Arc<Plans>,
+        identity: &JobIdentity,
+        world_size: u64,
+    ) -> Self {
+        let (lease, identity) = (lease.clone(), identity.clone());
+        if identity.is_dynamic() {
+            let open = lease.segments.last();
+            let batch_size = open.map_or(1, |open| open.global_batch / world_size.max(1));
+            let (shuffle, tail) = (identity.shuffle.clone(), identity.tail);
+            let groups_of = Box::new(move |epoch| Ok(plans.groups(&identity, epoch)?));
+            return Self::Dynamic(DynamicRank {
+                control,
+                lease,
+                groups_of,
+                shuffle,
+                tail,
+                batch_size,
+            });
+        }
+        Self::Planned(Box::new(move |epoch| {
+            let segments = control.lanes(&lease, epoch)?;
+            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
+        }))
+    }
+}
+
 /// What a rank reads, and how far ahead.
 pub struct PrefetchOptions {
     /// The dataset.
@@ -38,8 +80,6 @@ pub struct PrefetchOptions {
     pub schema: Arc<Schema>,
     /// Slots that batches are written into.
     pub slots: SlotPool,
-    /// The plan of an epoch; asked for each epoch once, in ascending order.
-    pub plan_of: PlanOf,
     /// This rank.
     pub rank: u64,
     /// Where to start.
@@ -51,11 +91,19 @@ pub struct PrefetchOptions {
     /// Bytes for records in reading and batches ahead.
     pub budget_bytes: u64,
 }
+
 /// What a look for the next batch found.
 #[derive(Debug)]
 pub enum Polled {
     /// The next batch.
     Ready(Box<Delivered>),
+    /// A dynamic job: the rank gets nothing more of this epoch.
+    EpochEnd {
+        /// The epoch.
+        epoch: u64,
+        /// Steps that it had for this rank.
+        steps: u64,
+    },
     /// Not yet.
     Pending,
 }
@@ -81,6 +129,8 @@ pub struct PrefetchStats {
     pub slots: SlotPoolStats,
     /// Time that the trainer waited.
     pub waited: Duration,
+    /// Of a dynamic job: samples granted and not begun, and how many there shall be.
+    pub granted: Option<(u64, u64)>,
 }
 
 /// Reads ahead of one rank's trainer until dropped.
@@ -100,7 +150,7 @@ impl Prefetch {
     /// Starts to read ahead.
     ///
     /// # Errors  The system has no threads.
-    pub fn start(options: PrefetchOptions) -> Result<Self, LoadError> {
+    pub fn start(assignment: Assignment, options: PrefetchOptions) -> Result<Self, LoadError> {
         let state = State {
             results: BTreeMap::new(),
             started: 0,
@@ -111,6 +161,7 @@ impl Prefetch {
             prefetch: options.prefetch.max(1),
             batch_budget_bytes: usize::try_from(options.budget_bytes / 2).unwrap_or(usize::MAX),
             reading: None,
+            feed: None,
             stop: false,
             planner_ended: false,
         };
@@ -139,6 +190,7 @@ impl Prefetch {
         let planner = Planner {
             assembler: Assembler::new(Arc::clone(&options.schema), options.slots.clone()),
             shared: Arc::clone(&shared),
+            assignment: Some(assignment),
             options,
             tools,
         };
@@ -197,12 +249,19 @@ impl Prefetch {
                 .0;
         }
         let result = state.results.remove(&self.next).expect("just seen");
-        state.shown += usize::from(result.is_ok());
-        state.taken += u64::from(result.is_err());
+        let is_batch = matches!(result, Ok(Outcome::Batch(_)));
+        state.shown += usize::from(is_batch);
+        state.taken += u64::from(!is_batch);
         drop(state);
+        if !is_batch {
+            self.shared.room.notify_all();
+        }
         self.next += 1;
         self.waited += begun.elapsed();
-        result.map(|delivered| Polled::Ready(Box::new(delivered)))
+        Ok(match result? {
+            Outcome::Batch(delivered) => Polled::Ready(Box::new(delivered)),
+            Outcome::EpochEnd { epoch, steps } => Polled::EpochEnd { epoch, steps },
+        })
     }
 
     /// What was chosen and what is held.
@@ -219,6 +278,7 @@ impl Prefetch {
             reinflated_bytes: counters.reinflated_bytes.load(Ordering::Relaxed),
             slots: self.slots.stats(),
             waited: self.waited,
+            granted: state.feed.as_ref().map(|feed| feed.lookahead()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The rows of one rank's steps, gathered in plan order from what is read ahead.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use shardfeed_pipeline::{LaneFeed, RawRecord, Reading};
@@ -50,8 +51,9 @@ pub(crate) struct RankReader {
     padding: Streams,
 }
 
+/// A lane in reading.
 #[derive(Debug)]
-struct Feed {
+pub(crate) struct Feed {
     lane: LaneFeed<Item, LoadError>,
     source: Source,
     used_at: u64,
@@ -111,33 +113,63 @@ impl RankReader {
         let key = (run[0].lane, at.lane);
         // After ranks stopped at different steps a lane goes on with one rank's rest after another's,
         // so it may go back on the line's lane; then it is read anew from there.
-        let fits = |feed: &Feed| feed.lane.next_output() <= at.output;
+        let fits = |feed: &Feed| feed.next_output() <= at.output;
         if !self.feeds.get(&key).is_some_and(fits) {
-            let feed = self.feed(at.lane, at.output)?;
+            let lane = self.plan.lane(at.lane);
+            let feed = Feed::new(&lane, at.output, self.reading, &self.tools)?;
             self.feeds.insert(key, feed);
         }
         let feed = self.feeds.get_mut(&key).expect("just made");
         feed.used_at = step;
-        let source = &mut feed.source;
-        let outputs = at.output..at.output + run.len() as u64;
-        feed.lane.take(outputs, &mut |sample| source.load(sample), items)
+        feed.take(at.output..at.output + run.len() as u64, items)
     }
+}
 
-    fn feed(&self, lane: u64, output: u64) -> Result<Feed, PlanError> {
-        let lane: Lane = self.plan.lane(lane);
-        let source = match self.reading {
-            Reading::Locate => Source::Places(Places::new(Arc::clone(&self.tools.files))),
+impl Feed {
+    /// A lane from an output on; its first shards are in reading from here on.
+    pub(crate) fn new(
+        lane: &Lane,
+        output: u64,
+        reading: Reading,
+        tools: &StreamTools,
+    ) -> Result<Self, PlanError> {
+        let source = match reading {
+            Reading::Locate => Source::Places(Places::new(Arc::clone(&tools.files))),
             Reading::Hold { .. } => {
                 let start = lane.blocks_from(output).next().transpose()?;
                 let from = start
                     .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
-                let mut streams = Streams::new(self.tools.clone());
+                let mut streams = Streams::new(tools.clone());
                 let mut ahead = Ahead::new(lane.inputs_from(from));
                 ahead.prime(&mut streams);
                 Source::Streams { streams, ahead }
             }
         };
-        Ok(Feed { lane: LaneFeed::new(&lane, output)?, source, used_at: 0 })
+        Ok(Self { lane: LaneFeed::new(lane, output)?, source, used_at: 0 })
+    }
+
+    /// Appends what stands at `outputs`, which are taken in ascending order.
+    pub(crate) fn take(
+        &mut self,
+        outputs: Range<u64>,
+        items: &mut Vec<Item>,
+    ) -> Result<(), LoadError> {
+        let source = &mut self.source;
+        self.lane.take(outputs, &mut |sample| source.load(sample), items)
+    }
+
+    /// The first output that may still be taken.
+    pub(crate) fn next_output(&self) -> u64 {
+        self.lane.next_output()
+    }
+
+    /// Whether there is no further shard of the lane to begin with.
+    pub(crate) fn is_all_in_reading(&self) -> bool {
+        match &self.source {
+            // What is read by place is not read ahead.
+            Source::Places(_) => false,
+            Source::Streams { ahead, .. } => ahead.is_done,
+        }
     }
 }
 
@@ -149,17 +181,22 @@ struct Ahead {
     waiting: Option<Sample>,
     /// Samples looked at and not loaded yet.
     distance: usize,
+    /// There is no further one to look at.
+    is_done: bool,
 }
 
 impl Ahead {
     fn new(inputs: Inputs) -> Self {
-        Self { inputs, waiting: None, distance: 0 }
+        Self { inputs, waiting: None, distance: 0, is_done: false }
     }
 
     /// Starts what there is room for, up to [`LOOK_AHEAD`] samples from here.
     fn prime(&mut self, streams: &mut Streams) {
         while self.distance < LOOK_AHEAD {
-            let Some(sample) = self.waiting.take().or_else(|| self.inputs.next()) else { return };
+            let Some(sample) = self.waiting.take().or_else(|| self.inputs.next()) else {
+                self.is_done = true;
+                return;
+            };
             if !streams.prime(sample) {
                 self.waiting = Some(sample);
                 return;

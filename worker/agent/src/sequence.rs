@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use shardfeed_pipeline::{Batch, Reading};
 use shardfeed_plan::Planned;
 
+use crate::dynamic::Feed;
 use crate::error::LoadError;
 use crate::stream::ReadCounters;
 
@@ -22,6 +23,17 @@ pub struct Delivered {
     pub batch: Batch,
 }
 
+/// What stands at a place of the sequence.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Batch(Delivered),
+    /// A dynamic job: the rank gets nothing more of this epoch, of which it had so many steps.
+    EpochEnd {
+        epoch: u64,
+        steps: u64,
+    },
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
@@ -35,7 +47,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct State {
     /// Finished batches by their place in the sequence.
-    pub(crate) results: BTreeMap<u64, Result<Delivered, LoadError>>,
+    pub(crate) results: BTreeMap<u64, Result<Outcome, LoadError>>,
     pub(crate) started: u64,
     /// Batches that were shown to somebody who has not taken them yet.
     pub(crate) shown: usize,
@@ -46,6 +58,8 @@ pub(crate) struct State {
     pub(crate) prefetch: usize,
     pub(crate) batch_budget_bytes: usize,
     pub(crate) reading: Option<Reading>,
+    /// Of a dynamic job: what it was granted.
+    pub(crate) feed: Option<Arc<Feed>>,
     pub(crate) stop: bool,
     pub(crate) planner_ended: bool,
 }
@@ -56,9 +70,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn finish(&self, place: u64, result: Result<Delivered, LoadError>) {
+    pub(crate) fn finish(&self, place: u64, result: Result<Outcome, LoadError>) {
         let mut state = self.lock();
-        if let Ok(delivered) = &result {
+        if let Ok(Outcome::Batch(delivered)) = &result {
             let bytes = delivered.batch.slot.size_bytes();
             state.ready_bytes += bytes;
             state.largest_bytes = state.largest_bytes.max(bytes);
@@ -97,7 +111,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(crate) fn finish(mut self, result: Result<Delivered, LoadError>) {
+    pub(crate) fn finish(mut self, result: Result<Outcome, LoadError>) {
         self.is_open = false;
         self.shared.finish(self.place, result);
     }

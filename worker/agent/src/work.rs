@@ -10,7 +10,7 @@ use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::reader::{Item, PendingRow};
-use crate::sequence::{Delivered, Ticket};
+use crate::sequence::{Delivered, Outcome, Ticket};
 
 /// Computing threads that were asked for; 0: one for each core.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -77,7 +77,8 @@ impl Work {
     pub(crate) fn run(self, rows: &[Row]) {
         let result = self.assembler.assemble(rows).map_err(|error| self.located(error));
         let Self { ticket, epoch, step, samples, .. } = self;
-        ticket.finish(result.map(|batch| Delivered { epoch, step, samples, batch }));
+        let delivered = |batch| Outcome::Batch(Delivered { epoch, step, samples, batch });
+        ticket.finish(result.map(delivered));
     }
 
     fn located(&self, error: RowError) -> LoadError {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod contents;
+mod course;
 mod options;
 
 mod ledger;

@@ -4,6 +4,7 @@ mod cluster;
 mod connect;
 mod here;
 mod received;
+mod standing;
 mod worker;
 
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub(crate) enum Event {
     Started { generation: u64 },
     /// The next batch, not taken yet.
     Batch(Box<Delivered>),
+    /// A dynamic job: the rank gets nothing more of this epoch.
+    EpochEnd { epoch: u64, steps: u64 },
 }
 
 /// What a job is, for whoever makes it known.
@@ -127,6 +130,14 @@ impl Link {
         }
     }
 
+    /// Tells where the rank stands without a batch taken: an epoch ended for it.
+    pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
+        match self {
+            Self::Here(here) => here.took(epoch, step),
+            Self::Cluster(cluster) => cluster.stands_at(epoch, step),
+        }
+    }
+
     /// Forgets what was read ahead: the rank goes elsewhere, or has failed.
     pub(crate) fn stop(&mut self) {
         match self {
@@ -161,6 +172,14 @@ impl Link {
                 "resume=\"latest\" needs a coordinator; pass a state_dict()".into(),
             )),
             Self::Cluster(cluster) => cluster.latest(job, progress),
+        }
+    }
+
+    /// Id of the cluster, once it is known.
+    pub(crate) fn cluster_id(&self) -> Option<String> {
+        match self {
+            Self::Here(_) => None,
+            Self::Cluster(cluster) => cluster.cluster_id(),
         }
     }
 

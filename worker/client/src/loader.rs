@@ -15,6 +15,7 @@ use shardfeed_proto::{ErrorKind, WireError};
 use uuid::Uuid;
 
 use crate::contents::Contents;
+use crate::course::Course;
 use crate::ledger::Ledger;
 use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
 use crate::options::LoaderOptions;
@@ -33,8 +34,8 @@ pub struct Loader {
     link: Link,
     job: Job,
     cursor: Cursor,
-    /// Plan of the cursor's epoch.
-    plan: Arc<EpochPlan>,
+    /// What is known of the cursor's epoch.
+    course: Course,
     /// How the rank takes its place the next time that reading starts.
     entry: Entry,
     /// Nothing was consumed since the rank took its place.
@@ -99,6 +100,9 @@ impl Loader {
         if options.limit == Some(0) {
             return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
         }
+        if options.mode == Mode::Dynamic {
+            check_dynamic(&options)?;
+        }
         if options.prefetch == 0 {
             return Err(LoadError::Option("prefetch must be at least 1".into()));
         }
@@ -108,7 +112,10 @@ impl Loader {
         };
         let start = start(&options);
         // Numbers that make no plan are refused before anything is scanned.
-        let lanes = start.lanes.unwrap_or(start.world_size);
+        let lanes = match options.mode {
+            Mode::Deterministic => start.lanes.unwrap_or(start.world_size),
+            Mode::Dynamic => 1,
+        };
         Segment::start(lanes, start.batch_size, start.world_size)?;
         let ledger = Ledger::from_environment(options.rank)?;
         let trainer = Uuid::new_v4().to_string();
@@ -118,7 +125,7 @@ impl Loader {
         let identity = identity(&options, &contents, &schema, lanes);
         let cursor = Cursor::new(identity, start)?;
         let plans = Arc::new(Plans::new(contents.counts(), (options.tail, options.limit)));
-        let plan = plan_at(&plans, &cursor)?;
+        let course = Course::at(&plans, &cursor, contents.records())?;
         let schema = Arc::new(schema);
         let job = Job {
             name: job_name(&options, &trainer, cursor.identity())?,
@@ -138,7 +145,7 @@ impl Loader {
             link,
             job,
             cursor,
-            plan,
+            course,
             entry,
             is_untouched,
             replaced,
@@ -152,11 +159,8 @@ impl Loader {
     ///
     /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
-        if self.cursor.step() >= self.steps() {
-            self.cursor.finish_epoch();
-            self.plan = plan_at(&self.plans, &self.cursor)?;
-            self.link.epoch_ended();
-            return Ok(Next::EpochEnd);
+        if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
+            return self.finish_epoch();
         }
         let (cursor, plans, entry) = (&self.cursor, &self.plans, self.entry);
         let rank = self.options.rank;
@@ -178,6 +182,7 @@ impl Loader {
                 self.started(generation)?;
                 Ok(Next::Pending)
             }
+            Event::EpochEnd { epoch, steps } => self.epoch_ended(epoch, steps),
             Event::Batch(delivered) => {
                 let at = (delivered.epoch, delivered.step);
                 if at != (self.cursor.epoch(), self.cursor.step()) {
@@ -190,11 +195,48 @@ impl Loader {
                     Err(error) => {
                         // The batch was not handed out: whoever tries again gets it again.
                         self.link.stop();
-                        Err(error)
+                        if self.has_lapsed(&error) { Ok(Next::Pending) } else { Err(error) }
                     }
                 }
             }
         }
+    }
+
+    /// Whether a dynamic job's lease ended in this moment: it goes on from what was consumed.
+    fn has_lapsed(&self, error: &LoadError) -> bool {
+        self.cursor.identity().is_dynamic()
+            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
+    }
+
+    fn finish_epoch(&mut self) -> Result<Next, LoadError> {
+        let mut next = self.cursor.clone();
+        next.finish_epoch();
+        self.course = self.course_at(&next)?;
+        self.cursor = next;
+        self.link.epoch_ended();
+        Ok(Next::EpochEnd)
+    }
+
+    /// Whoever grants says that an epoch has nothing more for this rank.
+    fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Next, LoadError> {
+        let at = (self.cursor.epoch(), self.cursor.step());
+        if epoch < at.0 {
+            // Its steps were known, and the last one ended it.
+            return Ok(Next::Pending);
+        }
+        if (epoch, steps) != at {
+            tracing::error!(?at, epoch, steps, "an epoch ended elsewhere");
+            self.link.stop();
+            return Err(LoadError::ReaderLost);
+        }
+        let ended = self.finish_epoch()?;
+        self.is_untouched = false;
+        self.link.stands_at(self.cursor.epoch(), self.cursor.step());
+        Ok(ended)
+    }
+
+    fn course_at(&self, cursor: &Cursor) -> Result<Course, LoadError> {
+        Ok(Course::at(&self.plans, cursor, self.contents.records())?)
     }
 
     fn may_start_again(&self, error: &WireError) -> bool {
@@ -208,6 +250,10 @@ impl Loader {
         }
         self.entry = Entry::Joined { generation };
         self.cursor.set_generation(generation);
+        if self.cursor.identity().is_dynamic() {
+            // Its lists are kept there alone.
+            self.cursor.set_cluster(self.link.cluster_id());
+        }
         if let Some(ledger) = &mut self.ledger
             && self.in_ledger != Some(generation)
         {
@@ -224,15 +270,16 @@ impl Loader {
     /// Moves the cursor past a batch, once nothing can keep it from being handed out.
     fn consume(&mut self, delivered: &Delivered) -> Result<(), LoadError> {
         let mut next = self.cursor.clone();
-        next.advance(self.steps());
+        next.advance(self.steps().unwrap_or(u64::MAX));
         let ends = next.epoch() != self.cursor.epoch();
-        let plan = if ends { plan_at(&self.plans, &next)? } else { Arc::clone(&self.plan) };
+        let course = if ends { Some(self.course_at(&next)?) } else { None };
         self.link.check()?;
         if let Some(ledger) = &mut self.ledger {
             ledger.hand_out(self.cursor.generation(), delivered, &self.contents)?;
         }
         self.link.took(next.epoch(), next.step());
-        (self.cursor, self.plan) = (next, plan);
+        self.cursor = next;
+        self.course = course.unwrap_or_else(|| self.course.clone());
         (self.is_untouched, self.replaced) = (false, 0);
         if ends {
             self.link.epoch_ended();
@@ -246,12 +293,13 @@ impl Loader {
         &self.cursor
     }
 
-    /// The plan of the epoch that it stands in.
-    pub fn plan(&self) -> &Arc<EpochPlan> {
-        &self.plan
+    /// Samples of the epoch that it stands in that no step delivers.
+    pub fn dropped(&self) -> u64 {
+        self.course.dropped()
     }
 
-    /// The plan of any epoch: of the current one with its history, of another from its beginning.
+    /// The plan of any epoch: of the current one with its history, of another from its beginning. As
+    /// if it were planned, for a dynamic job, whose order nobody knows beforehand.
     pub fn plan_of(&self, epoch: u64) -> Result<Arc<EpochPlan>, LoadError> {
         let mut cursor = self.cursor.clone();
         if epoch != cursor.epoch() {
@@ -260,9 +308,10 @@ impl Loader {
         Ok(plan_at(&self.plans, &cursor)?)
     }
 
-    /// Steps of the whole epoch for this rank.
-    pub fn steps(&self) -> u64 {
-        self.plan.rank_steps(self.options.rank)
+    /// Steps of the whole epoch for this rank; `None` for a dynamic job with `tail="uneven"`, which
+    /// knows them at the epoch's end.
+    pub fn steps(&self) -> Option<u64> {
+        self.course.steps(self.options.rank)
     }
 
     /// What becomes of a record.
@@ -289,7 +338,7 @@ impl Loader {
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), LoadError> {
         let mut cursor = self.cursor.clone();
         if cursor.set_epoch(epoch) {
-            self.plan = plan_at(&self.plans, &cursor)?;
+            self.course = self.course_at(&cursor)?;
             self.link.stop();
             if cursor.generation() != self.cursor.generation()
                 && let Entry::Joined { generation } = self.entry
@@ -312,6 +361,9 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError> {
         let identity = self.cursor.identity().clone();
+        if identity.is_dynamic() {
+            check_tokens(tokens, self.link.cluster_id().as_deref())?;
+        }
         let start = start(&self.options);
         let cursor = match tokens {
             [token] if !(is_whole_world(token) || token.speaks_for.is_some() && replay_missing) => {
@@ -327,7 +379,7 @@ impl Loader {
                 Cursor::resume_uneven(identity.clone(), start, tokens, replay_missing, rank_steps)?
             }
         };
-        let plan = plan_at(&self.plans, &cursor)?;
+        let course = self.course_at(&cursor)?;
         let identity = cursor.identity().clone();
         let job = Job { identity, ..self.job.clone() };
         let name = match job.identity == self.job.identity {
@@ -337,7 +389,7 @@ impl Loader {
         };
         let job = Job { name, ..job };
         self.link.register(&job, progress)?;
-        (self.cursor, self.plan, self.job) = (cursor, plan, job);
+        (self.cursor, self.course, self.job) = (cursor, course, job);
         // The same token may be loaded twice: that is a generation each time.
         (self.entry, self.in_ledger) = (Entry::Start, None);
         Ok(())
@@ -409,6 +461,48 @@ impl Loader {
     }
 }
 
+/// Refuses what a dynamic job cannot have.
+fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
+    let refused = if options.cluster.is_none() {
+        "mode=\"dynamic\" needs a coordinator, which hands the samples out; pass \
+         coordinator=\"host:port\", or use mode=\"deterministic\""
+    } else if options.limit.is_some() {
+        "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out"
+    } else if options.lanes.is_some() {
+        "lanes= are pieces of a planned epoch, and mode=\"dynamic\" plans none; leave it out"
+    } else {
+        return Ok(());
+    };
+    Err(LoadError::Option(refused.into()))
+}
+
+/// Refuses tokens that the lists of this cluster say nothing about.
+fn check_tokens(tokens: &[Token], cluster: Option<&str>) -> Result<(), LoadError> {
+    let refused = |message: String| Err(WireError::new(ErrorKind::Token, message).into());
+    for token in tokens {
+        if let (Some(made), Some(ours)) = (token.cluster.as_deref(), cluster)
+            && made != ours
+        {
+            return refused(format!(
+                "the token is of a dynamic job of cluster {made}, and only that one knows who was \
+                 granted what; this is cluster {ours}: use the coordinator of the other one, or start \
+                 the epoch anew with set_epoch({})",
+                token.epoch
+            ));
+        }
+    }
+    let epochs = tokens.iter().map(|token| token.epoch);
+    if let (Some(least), Some(most)) = (epochs.clone().min(), epochs.max())
+        && least != most
+    {
+        return refused(format!(
+            "a token is of epoch {least}, another of epoch {most}; save the tokens of all ranks of a \
+             dynamic job at one moment, best after a barrier at the end of an epoch"
+        ));
+    }
+    Ok(())
+}
+
 /// Whether one token of an uneven job speaks for all of its ranks.
 fn is_whole_world(token: &Token) -> bool {
     matches!(token.speaks_for, Some((_, 1)))
@@ -458,7 +552,7 @@ fn identity(
         },
         lanes,
         tail: options.tail,
-        mode: Mode::Deterministic,
+        mode: options.mode,
         operators: schema.operators().to_owned(),
         decoder: schema.decoder().to_owned(),
     }
@@ -514,6 +608,10 @@ fn place(
         Entry::Joined { generation } => Intent::Reconnect { generation, epoch, step },
     };
     let mut ahead = cursor.clone();
+    if cursor.identity().is_dynamic() {
+        debug_assert_eq!(in_hand, 0, "what was granted is not carried over");
+        return Ok(Place { intent, epoch, segments: cursor.segments().to_vec(), step });
+    }
     for _ in 0..in_hand {
         let steps = plan_at(plans, &ahead)?.rank_steps(rank);
         ahead.advance(steps);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheChoice};
-use shardfeed_plan::Tail;
+use shardfeed_plan::{Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::FeatureSpec;
 
@@ -35,6 +35,8 @@ pub struct LoaderOptions {
     pub lanes: Option<u64>,
     /// What happens at the end of an epoch.
     pub tail: Tail,
+    /// Who decides which rank delivers a sample.
+    pub mode: Mode,
     /// Slots of an epoch that exist at most.
     pub limit: Option<u64>,
     /// This rank.
@@ -100,6 +102,7 @@ impl Default for LoaderOptions {
             block_length: 1,
             lanes: None,
             tail: Tail::Drop,
+            mode: Mode::Deterministic,
             limit: None,
             rank: 0,
             world_size: 1,

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_plan::{Intent, Segment, Token};
+use shardfeed_plan::{Intent, Mode, Segment, Token};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, segments_from};
 use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
 use crate::cluster::session::{Moved, Moves, Served, ServedState, Session, Shared, start_message};
-use crate::control::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
+use crate::control::{
+    Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
+};
 
 /// Shards that a rank is said to read at most.
 const READING_MAX: usize = 1024;
@@ -55,6 +57,10 @@ impl GrpcControl {
         }
     }
 
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Arc<Served>>> {
         // Every change of the map is complete when the lock is released, also by a panic.
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +72,7 @@ impl GrpcControl {
     }
 
     /// The lease's rank as it is served, if the lease is not known to have ended.
-    fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
+    pub(super) fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
         let Some(served) = self.find(lease) else {
             return Err(replaced(lease));
         };
@@ -259,19 +265,26 @@ impl Control for GrpcControl {
     }
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
+        // What a dynamic job was granted is somebody's alone: it takes the coordinator's word.
+        let is_dynamic = request.mode == Mode::Dynamic;
         match &request.intent {
-            Intent::Reconnect { generation, .. } => {
+            Intent::Reconnect { generation, .. } if !is_dynamic => {
                 let (_, moves) = self.untold(request, *generation);
                 return self.go_on(request, *generation, moves);
             }
-            Intent::Move { from, epoch, segments } => {
+            Intent::Reconnect { .. } => {}
+            Intent::Move { from, epoch, segments } if !is_dynamic => {
                 if let Some(moved) = self.move_on(request, *from, (*epoch, segments)) {
                     return moved;
                 }
+                self.settle(request, LAST_WORD_WAIT);
             }
-            Intent::Start { .. } => drop(self.left().remove(&(request.job.clone(), request.rank))),
+            Intent::Move { .. } => self.settle(request, LAST_WORD_WAIT),
+            Intent::Start { .. } => {
+                drop(self.left().remove(&(request.job.clone(), request.rank)));
+                self.settle(request, LAST_WORD_WAIT);
+            }
         }
-        self.settle(request, LAST_WORD_WAIT);
         loop {
             let id = self.session.id(waiting)?;
             let call = |mut clients: super::coordinator::Clients, context| {
@@ -291,6 +304,9 @@ impl Control for GrpcControl {
             let segments = segments_of(started.segments)?;
             let granted = (started.generation, started.fencing);
             let served = self.serve(request, granted, Moves::default());
+            if let Intent::Reconnect { .. } = request.intent {
+                return Ok(lease_of(&served, (request.epoch, request.segments.clone())));
+            }
             return Ok(lease_of(&served, (started.epoch, segments)));
         }
     }
@@ -304,7 +320,30 @@ impl Control for GrpcControl {
         let served = self.good(lease)?;
         let mut state = served.lock();
         (state.epoch, state.step) = (epoch, step);
+        drop(state);
+        served.ring(News::Consumed);
         Ok(())
+    }
+
+    fn take(
+        &self,
+        lease: &Lease,
+        take: &Take,
+        waiting: Waiting<'_>,
+    ) -> Result<Grant, ControlError> {
+        self.take_groups(lease, take, waiting)
+    }
+
+    fn watch(&self, lease: &Lease, bell: Bell) {
+        if let Some(served) = self.find(lease) {
+            served.watch(bell);
+        }
+    }
+
+    fn good_for(&self, lease: &Lease) -> Option<Duration> {
+        let served = self.find(lease)?;
+        let is_dynamic = served.request.mode == Mode::Dynamic;
+        is_dynamic.then(|| self.session.shared().good_for())
     }
 
     fn report_ahead(&self, lease: &Lease, ready: u64, reading: &[u32]) {

@@ -2,16 +2,18 @@
 //! leases are no longer good. Losing the coordinator ends nothing; only its word does.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use shardfeed_plan::{Intent, Segment};
+use shardfeed_plan::{Intent, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::cluster::coordinator::{Coordinator, jittered, new_id};
 use crate::cluster::runtime::runtime;
-use crate::control::{ControlError, LeaseRequest, Waiting};
+use crate::cluster::take::Confirmed;
+use crate::control::{Bell, ControlError, LeaseRequest, News, Waiting};
+use crate::dynamic::lapsed;
 
 /// Until the coordinator says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -70,6 +72,8 @@ struct State {
     is_lost: bool,
     /// Trainers are to be handed over to their own processes; that is not taken back.
     is_draining: bool,
+    /// When the session was last known to live.
+    confirmed: Option<Confirmed>,
 }
 
 /// A rank that this worker serves.
@@ -80,6 +84,8 @@ pub(crate) struct Served {
     pub(crate) serial: u64,
     pub(crate) moves: Moves,
     state: Mutex<ServedState>,
+    /// Told what happens to its lease.
+    bell: Mutex<Option<Bell>>,
 }
 
 /// Moves that were granted for the time being, oldest first; locked while the coordinator is told.
@@ -119,7 +125,8 @@ impl Served {
         moves: Moves,
         state: ServedState,
     ) -> Arc<Self> {
-        Arc::new(Self { request, serial, moves, state: Mutex::new(state) })
+        let (state, bell) = (Mutex::new(state), Mutex::default());
+        Arc::new(Self { request, serial, moves, state, bell })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ServedState> {
@@ -128,8 +135,37 @@ impl Served {
     }
 
     pub(crate) fn lease(&self) -> wire::Lease {
-        let ServedState { generation, fencing, .. } = *self.lock();
+        self.lease_of(&self.lock())
+    }
+
+    pub(crate) fn lease_of(&self, state: &ServedState) -> wire::Lease {
+        let ServedState { generation, fencing, .. } = *state;
         wire::Lease { job: self.request.job.clone(), generation, rank: self.request.rank, fencing }
+    }
+
+    pub(crate) fn watch(&self, bell: Bell) {
+        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell);
+    }
+
+    pub(crate) fn ring(&self, news: News) {
+        let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(bell) = bell {
+            bell.ring(news);
+        }
+    }
+
+    /// The session that it was leased in is gone. A plan goes on as before once a new one confirms
+    /// it; what was granted may be somebody else's, so its trainer starts again from where it stands.
+    fn lapse(&self) {
+        let mut state = self.lock();
+        match self.request.mode {
+            Mode::Deterministic => state.fencing = 0,
+            Mode::Dynamic => {
+                state.verdict.get_or_insert_with(lapsed);
+            }
+        }
+        drop(state);
+        self.ring(News::Ended);
     }
 
     pub(crate) fn progress(&self) -> wire::RankProgress {
@@ -235,6 +271,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long what this session was granted may be delivered without a further word.
+    pub(crate) fn good_for(&self) -> Duration {
+        self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for())
+    }
+
     pub(crate) fn current_id(&self) -> Option<u64> {
         self.lock().id
     }
@@ -243,7 +284,7 @@ impl Shared {
     pub(crate) fn forget(&self, id: u64) {
         let mut state = self.lock();
         if state.id == Some(id) {
-            state.id = None;
+            (state.id, state.confirmed) = (None, None);
         }
         drop(state);
         self.wake.notify_one();
@@ -282,7 +323,7 @@ impl Shared {
 
     async fn join(&self) -> Duration {
         let WorkerInfo { name, host, in_process, endpoint } = self.info.clone();
-        let incarnation = self.incarnation.clone();
+        let (incarnation, sent) = (self.incarnation.clone(), Instant::now());
         let request = wire::JoinRequest {
             context: None,
             worker: name,
@@ -302,12 +343,14 @@ impl Shared {
                 let heartbeat = Duration::from_millis(joined.heartbeat_ms.max(10));
                 let mut state = self.lock();
                 state.id = Some(joined.session);
+                let ttl = Duration::from_millis(joined.ttl_ms);
+                state.confirmed = Some(Confirmed { sent, ttl });
                 (state.refused, state.heartbeat) = (None, Some(heartbeat));
                 // What was there to scan may still be there.
                 state.has_scans = true;
                 // Leases of an earlier session went with it.
                 for served in &state.ranks {
-                    served.lock().fencing = 0;
+                    served.lapse();
                 }
                 self.found(&mut state);
                 drop(state);
@@ -339,6 +382,7 @@ impl Shared {
         };
         let progress = ranks.iter().filter_map(progress).collect();
         let request = wire::HeartbeatRequest { context: None, session: id, ranks: progress, scans };
+        let sent = Instant::now();
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::HeartbeatRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.heartbeat(request).await })
@@ -348,7 +392,15 @@ impl Shared {
                 for verdict in response.verdicts {
                     judge(&ranks, &verdict);
                 }
+                for revocation in response.revocations {
+                    ask_back(&ranks, &revocation);
+                }
                 let mut state = self.lock();
+                if state.id == Some(id)
+                    && let Some(confirmed) = &mut state.confirmed
+                {
+                    confirmed.sent = sent;
+                }
                 self.found(&mut state);
                 state.has_scans |= response.has_scans;
                 state.is_draining |= response.draining;
@@ -542,6 +594,13 @@ fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
             let error = WireError::from_message(verdict.error.clone());
             tracing::warn!(job = lease.job, rank = lease.rank, %error, "a lease ended");
             served.lock().verdict = Some(error);
+            served.ring(News::Ended);
         }
     }
+}
+
+/// A rank shall give back some of what it was granted: it asks what.
+fn ask_back(ranks: &[Arc<Served>], revocation: &wire::Revocation) {
+    let asked = |served: &&Arc<Served>| revocation.lease == Some(served.lease());
+    ranks.iter().filter(asked).for_each(|served| served.ring(News::Revoked));
 }

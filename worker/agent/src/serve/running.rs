@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Reading;
+use shardfeed_proto::ErrorKind;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_socket::{Sender, SocketError};
@@ -24,6 +25,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How often it is told what reading holds, if nothing else changed.
 const STATS_EVERY: Duration = Duration::from_millis(250);
+
+/// Why nothing is delivered of a dynamic job while its coordinator is silent.
+const UNCONFIRMED: &str =
+    "the coordinator has not confirmed the lease of this dynamic job for most of its life";
 
 /// A rank that is being served; ends when dropped.
 pub(crate) struct Running {
@@ -56,6 +61,7 @@ impl Running {
         let feeder = Feeder {
             start,
             lease: lease.clone(),
+            is_dynamic: control.good_for(&lease).is_some(),
             control: Arc::clone(&control),
             prefetch,
             flight: flight.clone(),
@@ -81,6 +87,13 @@ impl Running {
     }
 }
 
+impl Running {
+    /// How long what was sent may be taken; `None`: always.
+    pub(crate) fn good_for(&self) -> Option<Duration> {
+        self.control.good_for(&self.lease)
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -95,6 +108,7 @@ impl Drop for Running {
 
 struct Feeder {
     start: u64,
+    is_dynamic: bool,
     lease: Lease,
     control: Arc<dyn Control>,
     prefetch: Prefetch,
@@ -119,6 +133,14 @@ impl Feeder {
     fn run(mut self) {
         match self.feed() {
             Ok(()) => {}
+            Err(Ended::Failed(LoadError::Wire(error)))
+                if self.is_dynamic && error.kind == ErrorKind::Fenced =>
+            {
+                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, %error, "a lease lapsed");
+                let again = wire::Again { start: self.start, reason: error.message };
+                // A trainer that is gone has no use for it.
+                let _ = send(&self.sender, Message::Again(again), None);
+            }
             Err(Ended::Failed(error)) => {
                 let error = Some(error.to_wire().to_message());
                 let failed = wire::Failed { start: self.start, error };
@@ -139,10 +161,35 @@ impl Feeder {
                 let at = (delivered.epoch, delivered.step);
                 self.ahead.push_back(shards_of(&delivered));
                 self.ahead.drain(..self.ahead.len().saturating_sub(stats.prefetch));
+                if !self.may_send()? {
+                    return Ok(());
+                }
                 self.flight.send(&self.sender, self.start, at, delivered.batch)?;
+            } else if let Polled::EpochEnd { epoch, steps } = polled {
+                let ended = wire::EpochEnded { start: self.start, epoch, steps };
+                send(&self.sender, Message::EpochEnded(ended), None)?;
             }
         }
         Ok(())
+    }
+
+    /// Waits until what was granted may be delivered, which a deterministic job's always may; `false`
+    /// to stop.
+    fn may_send(&self) -> Result<bool, Ended> {
+        let mut is_told = false;
+        while self.control.good_for(&self.lease).is_some_and(|good| good.is_zero()) {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
+            if !std::mem::replace(&mut is_told, true) {
+                let note = wire::Progress { note: UNCONFIRMED.into(), ..wire::Progress::default() };
+                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{UNCONFIRMED}");
+                send(&self.sender, Message::Progress(note), None)?;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(true)
     }
 
     /// Tells the trainer, and control, what is ahead.
@@ -193,6 +240,7 @@ fn stats_message(stats: &PrefetchStats) -> wire::Stats {
         Some(Reading::Hold { chunk_bytes, .. }) => ("hold", chunk_bytes as u64),
         Some(Reading::Locate) => ("locate", 0),
     };
+    let (granted, lookahead) = stats.granted.unwrap_or((0, 0));
     wire::Stats {
         prefetch: stats.prefetch as u64,
         budget_bytes: stats.budget_bytes,
@@ -205,5 +253,7 @@ fn stats_message(stats: &PrefetchStats) -> wire::Stats {
         slots: stats.slots.slots as u64,
         slot_bytes: stats.slots.bytes as u64,
         slots_mapped_total: stats.slots.mapped_total,
+        granted,
+        lookahead,
     }
 }

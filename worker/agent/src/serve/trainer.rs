@@ -20,7 +20,7 @@ use crate::cluster::{Addresses, Coordinator, Session};
 use crate::control::{Control, JobSpec, LeaseRequest};
 use crate::error::LoadError;
 use crate::plans::Plans;
-use crate::prefetch::{Prefetch, PrefetchOptions};
+use crate::prefetch::{Assignment, Prefetch, PrefetchOptions};
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
 use crate::serve::running::{Ready, Running};
@@ -170,7 +170,10 @@ impl Trainer<'_> {
                 Ok(())
             }
             Asked::Ping(ping) => {
-                send(&self.sender, Message::Pong(wire::Pong { nonce: ping.nonce }), None)
+                let good_for = self.running.as_ref().and_then(Running::good_for);
+                let good_ms = good_for.map(|good| u64::try_from(good.as_millis()).unwrap_or(0));
+                let pong = wire::Pong { nonce: ping.nonce, good_ms };
+                send(&self.sender, Message::Pong(pong), None)
             }
             Asked::Hello(hello) => self.welcome(hello),
             Asked::Open(open) => match self.open(&open) {
@@ -310,6 +313,7 @@ impl Trainer<'_> {
             rank: start.rank,
             world_size: start.world_size,
             limit: start.limit,
+            mode: job.identity.mode,
             intent: intent_from(start.intent).map_err(bad)?,
             epoch: start.epoch,
             segments: segments_from(start.segments).map_err(bad)?,
@@ -323,29 +327,28 @@ impl Trainer<'_> {
         let (counts, rules) =
             (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
         let plans = Plans::new(counts, rules);
-        let (control, asked) = (Arc::clone(&self.hub.control), lease.clone());
-        let (identity, world_size) = (job.identity.clone(), start.world_size);
-        let plan_of = move |epoch| {
-            let segments = control.lanes(&asked, epoch)?;
-            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
-        };
+        let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
+        let assignment =
+            Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
         let depth = start.prefetch.clamp(1, PREFETCH_MAX);
         let hold_max = depth.max(HOLD_LEAST);
         let flight = self
             .flight
             .get_or_insert_with(|| Flight::new((depth + hold_max) as usize + SLOTS_BEYOND))
             .clone();
-        let prefetch = Prefetch::start(PrefetchOptions {
-            dataset: Arc::clone(&opened.dataset),
-            schema: Arc::clone(schema),
-            slots: flight.pool.clone(),
-            plan_of: Box::new(plan_of),
-            rank: start.rank,
-            epoch: start.epoch,
-            step: start.step,
-            prefetch: depth as usize,
-            budget_bytes: share.reading_bytes,
-        })?;
+        let prefetch = Prefetch::start(
+            assignment,
+            PrefetchOptions {
+                dataset: Arc::clone(&opened.dataset),
+                schema: Arc::clone(schema),
+                slots: flight.pool.clone(),
+                rank: start.rank,
+                epoch: start.epoch,
+                step: start.step,
+                prefetch: depth as usize,
+                budget_bytes: share.reading_bytes,
+            },
+        )?;
         let started = wire::Started {
             start: start.start,
             generation: lease.generation,

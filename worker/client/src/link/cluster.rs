@@ -22,6 +22,7 @@ use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
 use crate::contents::Contents;
 use crate::link::connect::{Unavailable, absolute, default_worker_socket, greet_for, register};
 use crate::link::here::Here;
+use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
 use crate::options::ClusterOptions;
@@ -48,6 +49,8 @@ pub(crate) struct Cluster {
     queue: VecDeque<Queued>,
     /// Why nothing follows what is in hand.
     failure: Option<LoadError>,
+    /// Of a dynamic job: until when what is in hand counts.
+    standing: Standing,
     /// Counts starts; what belongs to an earlier one is dropped.
     start: u64,
     /// Counts workers that were connected.
@@ -69,7 +72,8 @@ struct Queued {
     start: u64,
     epoch: u64,
     step: u64,
-    batch: Batch,
+    /// `None`: the epoch ended for this rank, after so many steps.
+    batch: Option<Batch>,
 }
 
 /// Where the next batches come from.
@@ -94,6 +98,7 @@ enum Phase {
 /// A worker in the trainer's process.
 struct InProcess {
     here: Here,
+    coordinator: Coordinator,
     _scanner: Option<Scanner>,
 }
 
@@ -135,6 +140,7 @@ impl Cluster {
             way,
             queue: VecDeque::new(),
             failure: None,
+            standing: Standing::default(),
             start: 0,
             connection: 0,
             last_is_current: false,
@@ -224,10 +230,11 @@ impl Cluster {
             if let Some(event) = self.drain()? {
                 return Ok(event);
             }
-            if let Some(queued) = self.queue.pop_front() {
-                return self.hand_out(queued).map(|batch| Event::Batch(Box::new(batch)));
+            let may_hand_out = self.may_hand_out();
+            if let Some(queued) = self.queue.pop_front_if(|_| may_hand_out) {
+                return self.hand_out(queued);
             }
-            if let Some(error) = self.failure.take() {
+            if let Some(error) = self.failure.take_if(|_| self.queue.is_empty()) {
                 return Err(error);
             }
             let left = timeout.saturating_sub(begun.elapsed());
@@ -317,9 +324,21 @@ impl Cluster {
                 return Ok(Some(Event::Started { generation: started.generation }));
             }
             Heard::Batch { start, epoch, step, batch } if start == self.start => {
-                let connection = self.connection;
+                let (connection, batch) = (self.connection, Some(batch));
                 self.queue.push_back(Queued { connection, start, epoch, step, batch });
             }
+            Heard::EpochEnd { start, epoch, steps } if start == self.start => {
+                let (connection, step) = (self.connection, steps);
+                self.queue.push_back(Queued { connection, start, epoch, step, batch: None });
+            }
+            Heard::Again { start } if start == self.start => {
+                self.queue.clear();
+                self.standing.forget();
+                if let Way::Worker(_, phase) = &mut self.way {
+                    *phase = Phase::Idle;
+                }
+            }
+            Heard::Pong { nonce, good_for } => self.standing.answered(nonce, good_for),
             Heard::Failed { start, error } if start == self.start || start == 0 => {
                 if let Way::Worker(_, phase) = &mut self.way {
                     *phase = Phase::Idle;
@@ -339,7 +358,11 @@ impl Cluster {
             }
             Heard::Goodbye(reason) => self.replace_worker(&reason)?,
             // Of an earlier start: dropped, which gives its slot back.
-            Heard::Started(_) | Heard::Batch { .. } | Heard::Failed { .. } => {}
+            Heard::Started(_)
+            | Heard::Batch { .. }
+            | Heard::EpochEnd { .. }
+            | Heard::Again { .. }
+            | Heard::Failed { .. } => {}
         }
         Ok(None)
     }
@@ -374,8 +397,43 @@ impl Cluster {
         }
     }
 
-    fn hand_out(&mut self, queued: Queued) -> Result<Delivered, LoadError> {
-        let Queued { connection, start, epoch, step, mut batch } = queued;
+    fn is_dynamic(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.identity.is_dynamic())
+    }
+
+    /// Whether what is in hand counts. What a dynamic job was granted does only while the lease does,
+    /// and is forgotten where another one takes its place.
+    fn may_hand_out(&mut self) -> bool {
+        if !self.is_dynamic() {
+            return true;
+        }
+        match &mut self.way {
+            Way::Worker(_, Phase::Idle | Phase::Starting) | Way::Here(_) => {
+                self.queue.clear();
+                self.standing.forget();
+            }
+            Way::Worker(link, Phase::Running) => {
+                if let Some(nonce) = self.standing.question() {
+                    // A worker that is gone is noticed by whoever needs it next.
+                    let _ = link.send(Ask::Ping(wire::Ping { nonce }));
+                }
+            }
+            Way::Connecting(_) | Way::Opening(_) => {}
+        }
+        if !self.queue.is_empty() && self.standing.shall_tell() {
+            tracing::warn!(
+                "the coordinator has not confirmed the lease of this dynamic job for most of its \
+                 life; what is in hand waits"
+            );
+        }
+        self.standing.is_good()
+    }
+
+    fn hand_out(&mut self, queued: Queued) -> Result<Event, LoadError> {
+        let Queued { connection, start, epoch, step, batch } = queued;
+        let Some(mut batch) = batch else {
+            return Ok(Event::EpochEnd { epoch, steps: step });
+        };
         self.last_is_current = connection == self.connection && start == self.start;
         let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
         if let Way::Worker(link, _) = &self.way
@@ -387,7 +445,7 @@ impl Cluster {
                 batch = self.copy(batch)?;
             }
         }
-        Ok(Delivered { epoch, step, samples, batch })
+        Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, batch })))
     }
 
     /// A trainer that holds many batches gets copies: it never waits for itself.
@@ -437,8 +495,15 @@ impl Cluster {
         }
     }
 
+    pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
+        // An end of an epoch is no batch that was sent.
+        self.last_is_current = false;
+        self.took(epoch, step);
+    }
+
     pub(crate) fn stop(&mut self) {
         self.queue.clear();
+        self.standing.forget();
         self.failure = None;
         match &mut self.way {
             Way::Here(here) => here.here.stop(),
@@ -614,13 +679,14 @@ impl Cluster {
                 return Err(WireError::new(ErrorKind::Changed, message).into());
             }
             let session = session(&setting)?;
+            let coordinator = session.coordinator().clone();
             let control = Arc::new(GrpcControl::new(session));
             let dataset = (contents.name.clone(), Arc::new(dataset));
             let mut here = Here::in_cluster(setting, control, dataset);
             if let Some(job) = &job {
                 here.take_job(job);
             }
-            Ok(InProcess { here, _scanner: None })
+            Ok(InProcess { here, coordinator, _scanner: None })
         })
     }
 
@@ -633,6 +699,14 @@ impl Cluster {
                 let held = link.regions.out().saturating_sub(self.queue.len());
                 Some(prefetch_stats(stats, self.queue.len(), held, copies, self.waited))
             }
+            Way::Connecting(_) | Way::Opening(_) => None,
+        }
+    }
+
+    pub(crate) fn cluster_id(&self) -> Option<String> {
+        match &self.way {
+            Way::Worker(link, _) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
+            Way::Here(here) => here.coordinator.cluster_id(),
             Way::Connecting(_) | Way::Opening(_) => None,
         }
     }
@@ -697,9 +771,10 @@ fn open_here(
     let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
     let opened = catalog.open(&source, progress)?;
     let contents = Contents::of(&opened.name, opened.compression, &opened.dataset);
+    let coordinator = session.coordinator().clone();
     let control = Arc::new(GrpcControl::new(session));
     let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));
-    Ok((InProcess { here, _scanner: Some(scanner) }, contents))
+    Ok((InProcess { here, coordinator, _scanner: Some(scanner) }, contents))
 }
 
 fn in_background<T: Send + 'static>(
@@ -761,5 +836,6 @@ fn prefetch_stats(
             mapped_total: stats.slots_mapped_total + copies.mapped_total,
         },
         waited,
+        granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
     }
 }

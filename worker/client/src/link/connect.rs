@@ -105,7 +105,7 @@ pub(crate) fn greet(
         timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
     };
     match link.ask(Ask::Hello(hello), progress)? {
-        Message::Welcome(welcome) => link.set_name(welcome.worker),
+        Message::Welcome(welcome) => link.welcomed(welcome),
         other => return Err(link.unexpected(&other).into()),
     }
     let contents = open(&mut link, options, progress)?;

@@ -6,15 +6,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Control, Dataset, JobSpec, Lease, LeaseRequest, LoadError, Plans, Polled, Prefetch,
+    Assignment, Control, Dataset, JobSpec, Lease, LeaseRequest, LoadError, Plans, Polled, Prefetch,
     PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
+use shardfeed_proto::ErrorKind;
 
 use crate::link::{ControlOf, Deal, Event, Job, Place, Progress, Setting};
 
 /// Free slots that are kept beyond the prefetched batches: the one that is viewed, and the next.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
+
+/// How often it is looked whether a lease is confirmed again.
+const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A rank whose batches are read in this process.
 pub(crate) struct Here {
@@ -42,6 +46,39 @@ enum Phase {
 struct Running {
     prefetch: Prefetch,
     lease: Lease,
+    is_dynamic: bool,
+    /// It was told that the coordinator is waited for.
+    is_told: bool,
+}
+
+impl Running {
+    /// The next batch, if it may be handed out: what a dynamic job was granted counts only while the
+    /// coordinator confirms the lease.
+    fn poll(&mut self, control: &Arc<dyn Control>, timeout: Duration) -> Result<Polled, LoadError> {
+        let Some(good) = control.good_for(&self.lease) else {
+            return self.prefetch.poll(timeout);
+        };
+        control.lanes(&self.lease, self.lease.epoch)?;
+        if !good.is_zero() {
+            self.is_told = false;
+            return self.prefetch.poll(timeout.min(good));
+        }
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!(
+                job = %self.lease.job,
+                "the coordinator has not confirmed the lease of this dynamic job for most of its \
+                 life; waiting"
+            );
+        }
+        std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
+        Ok(Polled::Pending)
+    }
+
+    /// Whether this error means to start again from where the rank stands.
+    fn has_lapsed(&self, error: &LoadError) -> bool {
+        self.is_dynamic
+            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
+    }
 }
 
 impl Here {
@@ -121,7 +158,13 @@ impl Here {
                     Err(LoadError::ReaderLost)
                 }
             },
-            Phase::Running(running) => match running.prefetch.poll(timeout) {
+            Phase::Running(running) => match running.poll(&self.control, timeout) {
+                Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
+                Err(error) if running.has_lapsed(&error) => {
+                    tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
+                    self.stop();
+                    Ok(Event::Pending)
+                }
                 Ok(Polled::Pending) => Ok(Event::Pending),
                 Ok(Polled::Ready(delivered)) => Ok(Event::Batch(delivered)),
                 Err(error) => {
@@ -175,7 +218,7 @@ impl Here {
             Phase::Idle => {}
             Phase::Starting { gave_up, .. } => gave_up.store(true, Ordering::Relaxed),
             Phase::Running(running) => {
-                let Running { prefetch, lease } = running;
+                let Running { prefetch, lease, .. } = running;
                 drop(prefetch);
                 if self.control_of.is_none() {
                     self.control.release(&lease);
@@ -207,6 +250,7 @@ impl Here {
             rank: options.rank,
             world_size: options.world_size,
             limit: options.limit,
+            mode: job.identity.mode,
             intent: place.intent,
             epoch: place.epoch,
             segments: place.segments,
@@ -250,25 +294,25 @@ struct Start {
 impl Start {
     fn run(self, waiting: &mut dyn FnMut(&str) -> bool) -> Result<Running, LoadError> {
         let lease = self.control.lease(&self.request, waiting)?;
-        let (control, asked, plans) = (Arc::clone(&self.control), lease.clone(), self.plans);
-        let (identity, world_size) = (self.job.identity, self.request.world_size);
-        let plan_of = move |epoch| {
-            let segments = control.lanes(&asked, epoch)?;
-            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
-        };
-        let prefetch = Prefetch::start(PrefetchOptions {
-            dataset: self.dataset,
-            schema: self.job.schema,
-            slots: self.slots,
-            plan_of: Box::new(plan_of),
-            rank: self.request.rank,
-            epoch: self.request.epoch,
-            step: self.step,
-            prefetch: self.prefetch,
-            budget_bytes: self.budget_bytes,
-        });
+        let (control, world_size) = (Arc::clone(&self.control), self.request.world_size);
+        let is_dynamic = self.job.identity.is_dynamic();
+        let assignment =
+            Assignment::of(control, &lease, self.plans, &self.job.identity, world_size);
+        let prefetch = Prefetch::start(
+            assignment,
+            PrefetchOptions {
+                dataset: self.dataset,
+                schema: self.job.schema,
+                slots: self.slots,
+                rank: self.request.rank,
+                epoch: self.request.epoch,
+                step: self.step,
+                prefetch: self.prefetch,
+                budget_bytes: self.budget_bytes,
+            },
+        );
         match prefetch {
-            Ok(prefetch) => Ok(Running { prefetch, lease }),
+            Ok(prefetch) => Ok(Running { prefetch, lease, is_dynamic, is_told: false }),
             Err(error) => {
                 self.control.release(&lease);
                 Err(error)

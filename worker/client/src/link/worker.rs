@@ -64,6 +64,21 @@ pub(crate) enum Heard {
     },
     /// It serves this trainer no longer, for this reason; nothing follows what it sent.
     Goodbye(String),
+    /// A dynamic job: the rank gets nothing more of an epoch.
+    EpochEnd {
+        start: u64,
+        epoch: u64,
+        steps: u64,
+    },
+    /// A dynamic job: what is in hand no longer counts.
+    Again {
+        start: u64,
+    },
+    /// It lives; what it sent of a dynamic job is good for so long.
+    Pong {
+        nonce: u64,
+        good_for: Option<Duration>,
+    },
     /// Something that was dealt with here.
     Other,
 }
@@ -73,6 +88,7 @@ pub(crate) struct WorkerLink {
     connection: Connection<wire::ToWorker, wire::ToTrainer>,
     path: PathBuf,
     name: String,
+    cluster_id: String,
     schema: Option<Arc<Schema>>,
     pub(crate) regions: Regions,
     pub(crate) stats: Option<wire::Stats>,
@@ -86,12 +102,18 @@ impl WorkerLink {
         path: &Path,
     ) -> Self {
         let (name, schema, regions) = (String::new(), None, Regions::default());
+        let cluster_id = String::new();
         let (path, stats, heard) = (path.to_owned(), None, Instant::now());
-        Self { connection, path, name, schema, regions, stats, heard, pinged: None }
+        Self { connection, path, name, cluster_id, schema, regions, stats, heard, pinged: None }
     }
 
-    pub(crate) fn set_name(&mut self, name: String) {
-        self.name = name;
+    pub(crate) fn welcomed(&mut self, welcome: wire::Welcome) {
+        (self.name, self.cluster_id) = (welcome.worker, welcome.cluster_id);
+    }
+
+    /// Id of its cluster; empty if it does not know.
+    pub(crate) fn cluster_id(&self) -> &str {
+        &self.cluster_id
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -244,6 +266,16 @@ impl WorkerLink {
                     tracing::warn!("{}; waiting", progress.note);
                 }
                 Heard::Other
+            }
+            Some(Message::EpochEnded(wire::EpochEnded { start, epoch, steps })) => {
+                Heard::EpochEnd { start, epoch, steps }
+            }
+            Some(Message::Again(wire::Again { start, reason })) => {
+                tracing::warn!("{reason}");
+                Heard::Again { start }
+            }
+            Some(Message::Pong(wire::Pong { nonce, good_ms })) => {
+                Heard::Pong { nonce, good_for: good_ms.map(Duration::from_millis) }
             }
             // A later worker may say what this side does not know.
             _ => Heard::Other,

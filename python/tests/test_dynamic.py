@@ -1,0 +1,331 @@
+"""mode="dynamic" over real processes: who asks first is served first, everything once."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, Server
+from conftest import Dataset, ids, loader, make_dataset
+from trainer import Raised, Trainer, until
+
+import shardfeed as sf
+
+TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
+NUMBERS = count(10)
+Ids = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("dynamic"), workers=0, ttl=TTL) as cluster:
+        yield cluster
+        for log in cluster.folder.glob("*.log"):
+            assert "panicked" not in log.read_text(), log.read_text()[-4000:]
+
+
+@pytest.fixture
+def workers(running: Cluster) -> Iterator[list[Server]]:
+    made = [running.worker(next(NUMBERS)) for _ in range(2)]
+    try:
+        for worker in made:
+            worker.start()
+        yield made
+    finally:
+        for worker in made:
+            worker.kill()
+
+
+@pytest.fixture
+def where(running: Cluster, workers: list[Server]) -> dict[str, Any]:
+    return {"coordinator": running.address, "job": f"dynamic-{uuid.uuid4().hex[:8]}", "run": "one"}
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Dataset:
+    return make_dataset(tmp_path / "large", [37, 0, 60, 21, 44, 1, 52, 30, 18, 29, 55, 40])
+
+
+def socket_of(worker: Server) -> str:
+    return worker.arguments[worker.arguments.index("--socket") + 1]
+
+
+def spawned(
+    log: Path, dataset: Dataset, where: dict[str, Any], worker: Server, **options: Any
+) -> Trainer:
+    fixed = {"batch_size": 4, "shuffle_window": 16, "interleave": 2, "seed": 7, "mode": "dynamic"}
+    return Trainer(
+        log, {}, files=dataset.pattern, worker=socket_of(worker), **(where | fixed | options)
+    )
+
+
+def start(
+    stack: ExitStack, tmp_path: Path, dataset: Dataset, where: dict[str, Any],
+    workers: list[Server], world_size: int, **options: Any,
+) -> list[Trainer]:  # fmt: skip
+    """As many trainers, which take turns on the workers, opened together."""
+    log = tmp_path / f"log-{uuid.uuid4().hex[:6]}"
+    ranks = [
+        stack.enter_context(spawned(
+            Path(f"{log}-{rank}"), dataset, where, workers[rank % len(workers)],
+            rank=rank, world_size=world_size, **options,
+        ))
+        for rank in range(world_size)
+    ]  # fmt: skip
+    for each in ranks:
+        each.begin("open")
+    for each in ranks:
+        each.answer()
+    return ranks
+
+
+def epoch(ranks: list[Trainer], got: list[Ids] | None = None) -> list[Ids]:
+    """What each rank gets until the epoch ends for it. It ends when all have consumed everything, so
+    they run side by side."""
+    got = got or [[] for _ in ranks]
+
+    def run(rank: int) -> None:
+        while (batch := ranks[rank]("next")) is not None:
+            got[rank].append(batch)
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        for running in [pool.submit(run, rank) for rank in range(len(ranks))]:
+            running.result()
+    return got
+
+
+def flat(got: list[Ids]) -> Counter[int]:
+    return Counter(number for batches in got for batch in batches for number in batch)
+
+
+def once(dataset: Dataset) -> Counter[int]:
+    return Counter(dataset.ids)
+
+
+def test_without_a_coordinator_it_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(sf.ConfigError, match="coordinator="):
+        loader(dataset, mode="dynamic")
+    with pytest.raises(sf.ConfigError, match='"deterministic", "dynamic"'):
+        loader(dataset, mode="quick")
+
+
+@pytest.mark.parametrize(("option", "value"), [("limit", 8), ("lanes", 2)])
+def test_what_a_plan_only_has_is_refused(dataset: Dataset, option: str, value: int) -> None:
+    with pytest.raises(sf.ConfigError, match=f"{option}="):
+        loader(dataset, mode="dynamic", coordinator="127.0.0.1:1", **{option: value})
+
+
+def test_uneven_ranks_share_every_epoch_once(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        for number in range(3):
+            got = epoch(ranks)
+            assert flat(got) == once(large), f"epoch {number}"
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_quotas_give_equal_steps(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path, tail: str
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail=tail)
+        records, batch = sum(large.counts), 8
+        steps = records // batch if tail == "drop" else -(-records // batch)
+        for number in range(2):
+            got = epoch(ranks)
+            assert [len(batches) for batches in got] == [steps, steps], f"epoch {number}"
+            delivered = flat(got)
+            assert set(delivered) <= large.ids
+            if tail == "pad":
+                assert set(delivered) == large.ids
+                assert sum(delivered.values()) == steps * batch
+            else:
+                assert max(delivered.values()) == 1
+
+
+def test_len_is_known_with_quotas_only(
+    large: Dataset, where: dict[str, Any], workers: list[Server]
+) -> None:
+    options = {"worker": socket_of(workers[0]), "mode": "dynamic", **where}
+    with loader(large, **options, tail="drop") as each:
+        assert len(each) == sum(large.counts) // 4
+        assert each.dropped == sum(large.counts) % 4
+        assert len(list(each)) == sum(large.counts) // 4
+    options["job"] += "-uneven"
+    with loader(large, **options, tail="uneven") as each:
+        with pytest.raises(TypeError, match="unknown until the epoch ends"):
+            len(each)
+        assert "/?" in repr(each)
+        next(iter(each))
+        stats = each.stats()
+        assert stats["lookahead"] > 0 and stats["granted"] >= 0
+        assert "cluster" in each.state_dict()
+
+
+def test_a_worker_that_is_killed_loses_and_doubles_nothing(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        workers[0].kill()
+        assert flat(epoch(ranks, got)) == once(large)
+        assert "in process" in ranks[0]("stats")["source"]
+
+
+def test_a_rank_that_is_gone_for_good_leaves_its_rest_to_the_others(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        # What it consumed is told with its end; its worker lives on.
+        ranks[0].kill()
+        [rest] = epoch(ranks[1:], [got[1]])
+        assert flat([got[0], rest]) == once(large)
+
+
+def test_a_host_that_is_gone_for_good_ends_the_epoch_after_its_session(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        workers[0].kill()
+        ranks[0].kill()
+        [rest] = epoch(ranks[1:], [got[1]])
+        delivered = flat([got[0], rest])
+        assert set(delivered) == large.ids
+        # What it consumed after its worker's last word is given again, and no more than that.
+        again = [number for number, times in delivered.items() if times > 1]
+        assert set(again) <= {number for batch in got[0] for number in batch}
+
+
+def test_a_state_replays_the_same_batches_of_every_rank(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="drop")
+        for each in ranks:
+            each("take", 6)
+        states = [each("state") for each in ranks]
+        assert states[0]["cluster"] and states[0]["segments"] == states[1]["segments"]
+        # Only what was granted by then is sure to come again.
+        first = [each("take", 3) for each in ranks]
+    with ExitStack() as stack:
+        where = where | {"run": "two"}
+        ranks = start(stack, tmp_path, large, where, workers, 2, tail="drop")
+        for each, state in zip(ranks, states, strict=True):
+            each("load", state)
+        assert [each("take", 3) for each in ranks] == first
+        generations = {each("generation") for each in ranks}
+        assert len(generations) == 1 and generations > {states[0]["generation"]}
+
+
+def test_four_then_three_then_six_ranks_give_everything_once(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    got: list[Ids] = []
+    state: dict[str, Any] | None = None
+    for number, (world_size, batch_size) in enumerate([(4, 3), (3, 4), (6, 2)]):
+        with ExitStack() as stack:
+            ranks = start(
+                stack, tmp_path, large, where | {"run": f"run-{number}"}, workers, world_size,
+                batch_size=batch_size, tail="pad",
+            )  # fmt: skip
+            if state is not None:
+                for each in ranks:
+                    each("load", state)
+            if number < 2:
+                got += [each("take", 7) for each in ranks]
+                state = ranks[0]("state")
+            else:
+                got += epoch(ranks)
+    delivered = flat(got)
+    assert set(delivered) == large.ids
+    padded = -len(large.ids) % 12
+    assert sum(delivered.values()) == len(large.ids) + padded
+
+
+def test_a_state_of_another_cluster_is_refused(
+    large: Dataset, where: dict[str, Any], workers: list[Server]
+) -> None:
+    options = {"worker": socket_of(workers[0]), "mode": "dynamic", **where}
+    with loader(large, **options) as each:
+        next(iter(each))
+        state = each.state_dict()
+        foreign = state | {"cluster": "somewhere-else"}
+        with pytest.raises(sf.TokenError, match="cluster somewhere-else"):
+            each.load_state_dict(foreign)
+
+
+def test_nothing_is_delivered_without_the_coordinators_word(
+    running: Cluster, large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        [each] = start(stack, tmp_path, large, where, workers[:1], 1, tail="uneven")
+        got: Ids = each("take", 3)
+        running.coordinator.signal(signal.SIGSTOP)
+        try:
+            # Until then what is granted is good; then it stops, and says so.
+            log = workers[0].log
+            begun = log.stat().st_size
+
+            def waits() -> bool:
+                each.begin("next")
+                try:
+                    each.wait_s = 3.0
+                    got.append(each.answer())
+                except AssertionError:
+                    return True
+                return False
+
+            until(waits, "delivery stops")
+            assert b"has not confirmed the lease" in log.read_bytes()[begun:] + each.log.read_bytes()
+        finally:
+            running.coordinator.signal(signal.SIGCONT)
+            each.wait_s = 60.0
+        batch = each.answer()
+        while batch is not None:
+            got.append(batch)
+            batch = each("next")
+        assert flat([got]) == once(large)
+
+
+def test_two_jobs_in_one_process_do_not_mix(
+    large: Dataset, where: dict[str, Any], workers: list[Server]
+) -> None:
+    options = {"worker": socket_of(workers[0]), "tail": "uneven", **where}
+    with (
+        loader(large, mode="dynamic", **options) as first,
+        loader(large, **(options | {"job": where["job"] + "-planned"})) as second,
+    ):
+        both: list[list[int]] = [[], []]
+        for one, other in zip(first, second, strict=False):
+            both[0] += ids(one)
+            both[1] += ids(other)
+        both[0] += [number for batch in first for number in ids(batch)] if first.epoch == 0 else []
+        assert Counter(both[1]) == once(large)
+        assert set(both[0]) <= large.ids
+
+
+def test_a_mode_is_part_of_the_job(
+    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        start(stack, tmp_path, large, where, workers, 1)
+        other = stack.enter_context(
+            spawned(tmp_path / "other", large, where, workers[1], mode="deterministic")
+        )
+        with pytest.raises(Raised, match="mode is dynamic there and deterministic here"):
+            other("open")

@@ -1,0 +1,111 @@
+//! Grants over gRPC, and how long they count without a word from the coordinator.
+
+use std::time::{Duration, Instant};
+
+use shardfeed_plan::dynamic::Piece;
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError};
+
+use crate::cluster::control::GrpcControl;
+use crate::control::{ControlError, Grant, Lease, Take, Waiting};
+
+/// Part of a session's life that is left as a margin for a clock that runs slower, and for what is on
+/// its way: one in so many, but at least this long, and at most half of it.
+const MARGIN_PART: u32 = 5;
+const MARGIN_LEAST: Duration = Duration::from_secs(1);
+
+/// How long a session that lives `ttl` without a word is believed after the last word that was
+/// answered was sent, `age` ago.
+pub(crate) fn good_for(ttl: Duration, age: Duration) -> Duration {
+    let margin = (ttl / MARGIN_PART).max(MARGIN_LEAST.min(ttl / 2));
+    (ttl - margin).saturating_sub(age)
+}
+
+/// When a session was last known to live, and how long it does without a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Confirmed {
+    pub(crate) sent: Instant,
+    pub(crate) ttl: Duration,
+}
+
+impl Confirmed {
+    pub(crate) fn good_for(&self) -> Duration {
+        good_for(self.ttl, self.sent.elapsed())
+    }
+}
+
+impl GrpcControl {
+    /// See [`crate::Control::take`].
+    pub(super) fn take_groups(
+        &self,
+        lease: &Lease,
+        take: &Take,
+        waiting: Waiting<'_>,
+    ) -> Result<Grant, ControlError> {
+        let served = self.good(lease)?;
+        let (at, named) = {
+            let state = served.lock();
+            ((state.epoch, state.step), served.lease_of(&state))
+        };
+        let step = match at.0.cmp(&take.epoch) {
+            std::cmp::Ordering::Equal => at.1,
+            std::cmp::Ordering::Less => 0,
+            // The trainer is beyond it.
+            std::cmp::Ordering::Greater => {
+                return Ok(Grant { first: take.known, ended: true, ..Grant::default() });
+            }
+        };
+        let Some(session) = self.session().shared().current_id() else {
+            return Err(WireError::new(ErrorKind::Retry, "the session is being joined anew"));
+        };
+        let request = wire::TakeGroupsRequest {
+            context: None,
+            session,
+            lease: Some(named),
+            epoch: take.epoch,
+            step,
+            started: take.started,
+            known: take.known,
+            wants: take.wants,
+            released: take.released,
+            wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
+        };
+        let answer: wire::TakeGroupsResponse =
+            self.session().coordinator().call(waiting, move |mut clients, context| {
+                let request = wire::TakeGroupsRequest { context, ..request.clone() };
+                Box::pin(async move { clients.worker.take_groups(request).await })
+            })?;
+        Ok(grant_from(answer))
+    }
+}
+
+fn grant_from(answer: wire::TakeGroupsResponse) -> Grant {
+    let piece = |piece: wire::Piece| Piece { group: piece.group, from: piece.from, to: piece.to };
+    let wire::TakeGroupsResponse {
+        pieces,
+        first,
+        samples,
+        closed,
+        revoke_from,
+        quota,
+        ended,
+        steps_before: first_step,
+    } = answer;
+    let pieces = pieces.into_iter().map(piece).collect();
+    Grant { first, pieces, samples, closed, revoke_from, quota, ended, first_step }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifth_or_a_second_is_left_and_at_most_half() {
+        let seconds = Duration::from_secs;
+        assert_eq!(good_for(seconds(30), Duration::ZERO), seconds(24));
+        assert_eq!(good_for(seconds(3), Duration::ZERO), seconds(2));
+        assert_eq!(good_for(seconds(1), Duration::ZERO), Duration::from_millis(500));
+        assert_eq!(good_for(seconds(30), seconds(20)), seconds(4));
+        assert_eq!(good_for(seconds(30), seconds(25)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,74 @@
+//! The planning thread of a dynamic job.
+
+use std::sync::Arc;
+
+use shardfeed_plan::Shuffle;
+use shardfeed_plan::dynamic::Groups;
+
+use crate::dynamic::DynamicRank;
+use crate::dynamic::feed::{Begun, Feed, Taker};
+use crate::dynamic::reader::GroupReader;
+use crate::error::LoadError;
+use crate::planner::{Planner, Shape};
+use crate::sequence::Outcome;
+
+impl Planner {
+    /// Epoch after epoch, batch after batch as they are granted, until told to stop.
+    pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
+        let DynamicRank { control, lease, mut groups_of, shuffle, tail, batch_size } = rank;
+        let feed = Arc::new(Feed::new(tail, batch_size));
+        control.watch(&lease, feed.bell());
+        self.shared.lock().feed = Some(Arc::clone(&feed));
+        let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
+        let (mut epoch, mut step) = (self.options.epoch, self.options.step);
+        loop {
+            let groups = groups_of(epoch)?;
+            let shape = self.group_shape(&groups, &shuffle, batch_size);
+            let reading = self.reading(&shape)?;
+            feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
+            let mut reader = GroupReader::new(groups, reading, self.tools.clone());
+            loop {
+                let Some(ticket) = self.shared.begin() else {
+                    return Ok(());
+                };
+                let rows = match feed.begin(&self.tools.stop) {
+                    Ok(Begun::Step(next)) => reader.rows(&next).map(|rows| (next.step, rows)),
+                    Ok(Begun::Ended { steps, is_empty_for_all }) => {
+                        ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
+                        if is_empty_for_all {
+                            return Ok(());
+                        }
+                        break;
+                    }
+                    Err(error) => Err(error),
+                };
+                match rows {
+                    Ok((step, rows)) => self.assemble(ticket, (epoch, step), rows),
+                    Err(error) => {
+                        ticket.finish(Err(error));
+                        return Ok(());
+                    }
+                }
+            }
+            (epoch, step) = (epoch.saturating_add(1), 0);
+        }
+    }
+
+    /// A group is read as a lane is, one at a time.
+    fn group_shape(&self, groups: &Groups, shuffle: &Shuffle, batch_size: u64) -> Shape {
+        let (files, shuffle) = (self.options.dataset.files(), shuffle.clone());
+        let shards = if shuffle.enabled { shuffle.interleave.min(files.len() as u64) } else { 1 };
+        let largest = files.iter().map(|file| file.records).max().unwrap_or(0);
+        let lane_samples = largest.saturating_mul(shards).min(groups.samples());
+        Shape { rows: batch_size, lanes: 1, lane_samples, shuffle }
+    }
+
+    /// Samples to have granted beyond what was begun: the batches ahead twice, or the beginning of
+    /// the next group.
+    fn lookahead(&self, groups: &Groups, shape: &Shape) -> u64 {
+        let group = groups.samples().div_ceil(groups.count());
+        let begins = shape.shuffle.window.saturating_mul(2).min(group);
+        let ahead = self.options.prefetch as u64;
+        shape.rows.saturating_mul(2 * ahead).max(begins).max(1)
+    }
+}

@@ -1,0 +1,83 @@
+//! The rows of the batches of a dynamic job, from group to group.
+
+use std::collections::VecDeque;
+
+use shardfeed_pipeline::Reading;
+use shardfeed_plan::PlanError;
+use shardfeed_plan::dynamic::{Groups, Piece};
+
+use crate::dynamic::granted::Step;
+use crate::error::LoadError;
+use crate::reader::{Feed, Item, PendingRow};
+use crate::stream::{StreamTools, Streams};
+
+/// Reads what one rank is granted of one epoch.
+#[derive(Debug)]
+pub(crate) struct GroupReader {
+    groups: Groups,
+    reading: Reading,
+    tools: StreamTools,
+    /// The group that is read, and the one whose files are opened already.
+    feeds: VecDeque<(u64, Feed)>,
+    /// Padding repeats the line from its start.
+    padding: Streams,
+}
+
+impl GroupReader {
+    pub(crate) fn new(groups: Groups, reading: Reading, mut tools: StreamTools) -> Self {
+        if let Reading::Hold { chunk_bytes, primed_max } = reading {
+            // Two groups are open around a border.
+            (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, (primed_max / 2).max(1));
+        }
+        let padding = Streams::new(tools.clone());
+        Self { groups, reading, tools, feeds: VecDeque::new(), padding }
+    }
+
+    /// The rows of a batch, in order.
+    pub(crate) fn rows(&mut self, step: &Step) -> Result<Vec<PendingRow>, LoadError> {
+        let mut items: Vec<Item> = Vec::new();
+        for piece in &step.pieces {
+            self.take(*piece, &mut items)?;
+        }
+        let mut rows: Vec<_> =
+            items.into_iter().map(|item| PendingRow { item, valid: true }).collect();
+        for number in step.padding.clone() {
+            let item = Item::Record(self.padding.fetch(self.groups.padding(number))?);
+            rows.push(PendingRow { item, valid: false });
+        }
+        self.prepare(step.then)?;
+        Ok(rows)
+    }
+
+    fn take(&mut self, piece: Piece, items: &mut Vec<Item>) -> Result<(), LoadError> {
+        let fits =
+            |(group, feed): &(u64, Feed)| *group == piece.group && feed.next_output() <= piece.from;
+        match self.feeds.iter().position(fits) {
+            Some(index) => drop(self.feeds.drain(..index)),
+            None => {
+                self.feeds.clear();
+                let feed = self.feed(piece)?;
+                self.feeds.push_back((piece.group, feed));
+            }
+        }
+        let (_, feed) = self.feeds.front_mut().expect("just seen or made");
+        feed.take(piece.from..piece.to, items)
+    }
+
+    /// Opens the files of the group that comes next once those of this one are all in reading.
+    fn prepare(&mut self, then: Option<Piece>) -> Result<(), LoadError> {
+        let is_due = match &self.feeds.back() {
+            Some((_, feed)) => self.feeds.len() == 1 && feed.is_all_in_reading(),
+            None => false,
+        };
+        if let Some(piece) = then.filter(|_| is_due) {
+            let feed = self.feed(piece)?;
+            self.feeds.push_back((piece.group, feed));
+        }
+        Ok(())
+    }
+
+    fn feed(&self, piece: Piece) -> Result<Feed, PlanError> {
+        Feed::new(&self.groups.lane(piece.group), piece.from, self.reading, &self.tools)
+    }
+}
