@@ -412,7 +412,7 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<u64, LoadError> {
         let (cursor, deal) = redeal::redeal(&self.cursor, step, world_size, rank)?;
-        let plan = plan_at(&self.plans, &cursor)?;
+        let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, deal.rank == self.options.rank) {
             (Some(_), false) => Some(Ledger::from_environment(deal.rank)?),
             _ => None,
@@ -420,7 +420,7 @@ impl Loader {
         self.link.register(&self.job, progress)?;
         self.link.deal(deal);
         deal.apply(&mut self.options);
-        (self.cursor, self.plan) = (cursor, plan);
+        (self.cursor, self.course) = (cursor, course);
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         (self.entry, self.in_ledger, self.replaced) = (Entry::Start, None, 0);
         Ok(deal.batch_size)

@@ -17,6 +17,13 @@ pub(crate) fn redeal(
 ) -> Result<(Cursor, Deal), LoadError> {
     let bad = |message: String| Err(LoadError::Option(message));
     let (epoch, stands, before) = (cursor.epoch(), cursor.step(), cursor.start());
+    if cursor.identity().is_dynamic() {
+        return bad(
+            "redeal() is for mode=\"deterministic\"; with mode=\"dynamic\" what a lost rank leaves goes \
+             to the others, or create the loaders again with resume= a state"
+                .into(),
+        );
+    }
     if cursor.identity().tail == Tail::Uneven {
         return bad(
             "redeal() needs steps that are the same on all ranks; with tail=\"uneven\" create \
