@@ -3,6 +3,7 @@
 mod cluster;
 mod connect;
 mod here;
+mod in_process;
 mod received;
 mod standing;
 mod worker;

@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{
-    Catalog, Coordinator, Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress,
-    Scanner, Session, Source, WorkerInfo,
-};
-use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Batch, Reading};
-use shardfeed_plan::{Planned, Sample, Token};
+use shardfeed_agent::{Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress};
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::Batch;
+use shardfeed_plan::{Mode, Token};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
 
 use crate::contents::Contents;
-use crate::link::connect::{Unavailable, absolute, default_worker_socket, greet_for, register};
+use crate::link::connect::{Unavailable, default_worker_socket, greet_for, register};
 use crate::link::here::Here;
+use crate::link::in_process::{
+    InProcess, cluster_of, coordinator, in_background, open_here, session,
+};
+use crate::link::received::{prefetch_stats, samples_of};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
-use crate::options::ClusterOptions;
 
 /// At its start a loader waits so long for a worker whose socket it was told, before it does the work
 /// itself.
@@ -93,13 +93,6 @@ enum Phase {
     Idle,
     Starting,
     Running,
-}
-
-/// A worker in the trainer's process.
-struct InProcess {
-    here: Here,
-    coordinator: Coordinator,
-    _scanner: Option<Scanner>,
 }
 
 impl Cluster {
@@ -270,7 +263,9 @@ impl Cluster {
         place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
     ) -> Result<Option<Event>, LoadError> {
         let in_hand = self.queue.len();
-        if in_hand == 0 || self.failure.is_some() {
+        // What a dynamic rank reads next is agreed upon only where it stands.
+        let is_dynamic = self.setting.options.mode == Mode::Dynamic;
+        if in_hand == 0 || is_dynamic || self.failure.is_some() {
             return Ok(None);
         }
         if matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
@@ -284,7 +279,8 @@ impl Cluster {
         }
         match here.here.poll(&mut |more| place(in_hand + more), Duration::ZERO) {
             Ok(event @ Event::Started { .. }) => return Ok(Some(event)),
-            Ok(Event::Pending | Event::Batch(_)) => {}
+            // One that does not run yet has no batch, and no end of an epoch.
+            Ok(Event::Pending | Event::Batch(_) | Event::EpochEnd { .. }) => {}
             Err(LoadError::Wire(error)) if is_over(&error) => {
                 self.queue.clear();
                 return Err(error.into());
@@ -727,115 +723,4 @@ impl Cluster {
 /// Whether the rank may not go on: others were started in its place.
 fn is_over(error: &WireError) -> bool {
     matches!(error.kind, ErrorKind::Superseded | ErrorKind::Fenced | ErrorKind::Conflict)
-}
-
-fn cluster_of(setting: &Setting) -> &ClusterOptions {
-    setting.options.cluster.as_ref().expect("made for a cluster")
-}
-
-fn coordinator(setting: &Setting) -> Result<Coordinator, LoadError> {
-    let cluster = cluster_of(setting);
-    let principal = format!("trainer:{}@{}", std::process::id(), host());
-    Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None)?)
-}
-
-fn session(setting: &Setting) -> Result<Arc<Session>, LoadError> {
-    let info = WorkerInfo {
-        name: format!("trainer-{}-{}", host(), &setting.trainer[..8]),
-        host: host(),
-        in_process: true,
-        endpoint: String::new(),
-    };
-    Ok(Arc::new(Session::start(coordinator(setting)?, info)))
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Becomes a worker: registers the dataset and scans for it, as any other.
-fn open_here(
-    setting: &Setting,
-    progress: Progress<'_>,
-) -> Result<(InProcess, Contents), LoadError> {
-    let options = &setting.options;
-    let source = match &options.dataset {
-        Some(name) => Source::Named(name.clone()),
-        None => {
-            Source::Files { patterns: absolute(&options.files)?, compression: options.compression }
-        }
-    };
-    let session = session(setting)?;
-    let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
-        .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
-    let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
-    let opened = catalog.open(&source, progress)?;
-    let contents = Contents::of(&opened.name, opened.compression, &opened.dataset);
-    let coordinator = session.coordinator().clone();
-    let control = Arc::new(GrpcControl::new(session));
-    let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));
-    Ok((InProcess { here, coordinator, _scanner: Some(scanner) }, contents))
-}
-
-fn in_background<T: Send + 'static>(
-    name: &str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<Receiver<T>, LoadError> {
-    let (sender, receiver) = sync_channel(1);
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || {
-            // Nobody listens if the loader was closed in the meantime.
-            let _ = sender.send(run());
-        })
-        .map_err(|source| LoadError::Io { file: "threads".into(), source })?;
-    Ok(receiver)
-}
-
-/// The samples of a batch, as its slot says: read from what the trainer gets.
-fn samples_of(batch: &mut Batch) -> Vec<Planned> {
-    let words = |bytes: Vec<u8>| -> Vec<u64> {
-        let words = bytes.chunks_exact(8);
-        words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
-    };
-    let shards = words(batch.slot.read(&batch.shards));
-    let ordinals = words(batch.slot.read(&batch.ordinals));
-    let valid = batch.slot.read(&batch.valid);
-    let rows = shards.into_iter().zip(ordinals).zip(valid);
-    rows.map(|((shard, ordinal), valid)| Planned {
-        sample: Sample { shard: shard as u32, ordinal },
-        valid: valid != 0,
-    })
-    .collect()
-}
-
-fn prefetch_stats(
-    stats: &wire::Stats,
-    in_hand: usize,
-    held: usize,
-    copies: SlotPoolStats,
-    waited: Duration,
-) -> PrefetchStats {
-    let reading = match stats.reading.as_str() {
-        "hold" => Some(Reading::Hold { chunk_bytes: stats.chunk_bytes as usize, primed_max: 0 }),
-        "locate" => Some(Reading::Locate),
-        _ => None,
-    };
-    PrefetchStats {
-        ready: stats.ready as usize + in_hand,
-        in_work: stats.in_work as usize,
-        prefetch: stats.prefetch as usize,
-        budget_bytes: stats.budget_bytes,
-        reading,
-        read_bytes: stats.read_bytes,
-        reinflated_bytes: stats.reinflated_bytes,
-        slots: SlotPoolStats {
-            slots: stats.slots as usize + copies.slots,
-            bytes: stats.slot_bytes as usize + copies.bytes,
-            in_use: held + copies.in_use,
-            mapped_total: stats.slots_mapped_total + copies.mapped_total,
-        },
-        waited,
-        granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
-    }
 }

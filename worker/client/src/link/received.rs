@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use shardfeed_handoff::{BufferRange, Mapping, SharedSlot};
-use shardfeed_pipeline::{Batch, ColumnData, Schema};
+use shardfeed_agent::PrefetchStats;
+use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
+use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
+use shardfeed_plan::{Planned, Sample};
 use shardfeed_proto::trainer::v1 as wire;
 
 /// The worker's memory as far as it is mapped here, and what is to be given back.
@@ -105,5 +108,54 @@ impl Regions {
         });
         let rows = batch.rows as usize;
         Ok(Batch { rows, columns, valid, shards, ordinals, slot })
+    }
+}
+
+/// The samples of a batch, as its slot says: read from what the trainer gets.
+pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
+    let words = |bytes: Vec<u8>| -> Vec<u64> {
+        let words = bytes.chunks_exact(8);
+        words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
+    };
+    let shards = words(batch.slot.read(&batch.shards));
+    let ordinals = words(batch.slot.read(&batch.ordinals));
+    let valid = batch.slot.read(&batch.valid);
+    let rows = shards.into_iter().zip(ordinals).zip(valid);
+    rows.map(|((shard, ordinal), valid)| Planned {
+        sample: Sample { shard: shard as u32, ordinal },
+        valid: valid != 0,
+    })
+    .collect()
+}
+
+/// What a worker says of its reading, and what is held here.
+pub(crate) fn prefetch_stats(
+    stats: &wire::Stats,
+    in_hand: usize,
+    held: usize,
+    copies: SlotPoolStats,
+    waited: Duration,
+) -> PrefetchStats {
+    let reading = match stats.reading.as_str() {
+        "hold" => Some(Reading::Hold { chunk_bytes: stats.chunk_bytes as usize, primed_max: 0 }),
+        "locate" => Some(Reading::Locate),
+        _ => None,
+    };
+    PrefetchStats {
+        ready: stats.ready as usize + in_hand,
+        in_work: stats.in_work as usize,
+        prefetch: stats.prefetch as usize,
+        budget_bytes: stats.budget_bytes,
+        reading,
+        read_bytes: stats.read_bytes,
+        reinflated_bytes: stats.reinflated_bytes,
+        slots: SlotPoolStats {
+            slots: stats.slots as usize + copies.slots,
+            bytes: stats.slot_bytes as usize + copies.bytes,
+            in_use: held + copies.in_use,
+            mapped_total: stats.slots_mapped_total + copies.mapped_total,
+        },
+        waited,
+        granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
     }
 }

@@ -1,0 +1,84 @@
+//! A worker in the trainer's own process, for when no other serves it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use shardfeed_agent::{
+    Catalog, Coordinator, GrpcControl, LoadError, Scanner, Session, Source, WorkerInfo,
+};
+
+use crate::contents::Contents;
+use crate::link::connect::absolute;
+use crate::link::here::Here;
+use crate::link::{Progress, Setting};
+use crate::options::ClusterOptions;
+
+/// A worker in the trainer's process.
+pub(crate) struct InProcess {
+    pub(crate) here: Here,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) _scanner: Option<Scanner>,
+}
+
+pub(crate) fn cluster_of(setting: &Setting) -> &ClusterOptions {
+    setting.options.cluster.as_ref().expect("made for a cluster")
+}
+
+pub(crate) fn coordinator(setting: &Setting) -> Result<Coordinator, LoadError> {
+    let cluster = cluster_of(setting);
+    let principal = format!("trainer:{}@{}", std::process::id(), host());
+    Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None)?)
+}
+
+pub(crate) fn session(setting: &Setting) -> Result<Arc<Session>, LoadError> {
+    let info = WorkerInfo {
+        name: format!("trainer-{}-{}", host(), &setting.trainer[..8]),
+        host: host(),
+        in_process: true,
+        endpoint: String::new(),
+    };
+    Ok(Arc::new(Session::start(coordinator(setting)?, info)))
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Becomes a worker: registers the dataset and scans for it, as any other.
+pub(crate) fn open_here(
+    setting: &Setting,
+    progress: Progress<'_>,
+) -> Result<(InProcess, Contents), LoadError> {
+    let options = &setting.options;
+    let source = match &options.dataset {
+        Some(name) => Source::Named(name.clone()),
+        None => {
+            Source::Files { patterns: absolute(&options.files)?, compression: options.compression }
+        }
+    };
+    let session = session(setting)?;
+    let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
+        .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
+    let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
+    let opened = catalog.open(&source, progress)?;
+    let contents = Contents::of(&opened.name, opened.compression, &opened.dataset);
+    let coordinator = session.coordinator().clone();
+    let control = Arc::new(GrpcControl::new(session));
+    let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));
+    Ok((InProcess { here, coordinator, _scanner: Some(scanner) }, contents))
+}
+
+pub(crate) fn in_background<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<Receiver<T>, LoadError> {
+    let (sender, receiver) = sync_channel(1);
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            // Nobody listens if the loader was closed in the meantime.
+            let _ = sender.send(run());
+        })
+        .map_err(|source| LoadError::Io { file: "threads".into(), source })?;
+    Ok(receiver)
+}
