@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_agent::Dataset;
 use shardfeed_embedded::LoaderOptions;
 use shardfeed_plan::{
-    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, PlanError, Segment, Shuffle, Start,
-    Tail, Token, TokenError,
+    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Mode, PlanError, Segment, Shuffle,
+    Start, Tail, Token, TokenError,
 };
 
 use crate::error::Problem;
@@ -164,6 +164,7 @@ impl OrderArgs {
             shuffle,
             lanes: 1, // The cursor sets it.
             tail: self.tail,
+            mode: Mode::Deterministic,
             operators: String::new(),
             decoder: DECODER_NONE.into(),
         }

@@ -69,6 +69,13 @@ impl LocalControl {
 impl Control for LocalControl {
     fn register(&self, job: &JobSpec, _waiting: Waiting<'_>) -> Result<(), ControlError> {
         let JobSpec { name, dataset, identity } = job.clone();
+        if identity.is_dynamic() {
+            let message = format!(
+                "job `{name}` has mode=\"dynamic\", whose samples a coordinator hands out; pass \
+                 coordinator=\"host:port\", or use mode=\"deterministic\""
+            );
+            return Err(WireError::new(ErrorKind::Invalid, message));
+        }
         self.lock().apply(Change::RegisterJob(RegisterJob { name, identity, dataset })).map(drop)
     }
 
@@ -140,7 +147,7 @@ fn refused(refusal: &Refusal) -> ControlError {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_plan::{Digest, Intent, JobIdentity, Shuffle, Steps, Tail};
+    use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
 
     use super::*;
 
@@ -149,7 +156,8 @@ mod tests {
         let shuffle =
             Shuffle { content, seed, enabled: true, window: 1, interleave: 1, block_length: 1 };
         let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-        let identity = JobIdentity { shuffle, lanes: 1, tail: Tail::Drop, operators, decoder };
+        let (tail, mode) = (Tail::Drop, Mode::Deterministic);
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
         JobSpec { name: "train".into(), dataset: String::new(), identity }
     }
 
@@ -204,5 +212,15 @@ mod tests {
         let error = control.register(&job(2), &mut always).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Identity);
         assert!(error.message.contains("seed is 1 there and 2 here"), "{error}");
+    }
+
+    #[test]
+    fn a_dynamic_job_needs_a_coordinator() {
+        let control = LocalControl::default();
+        let mut dynamic = job(1);
+        dynamic.identity.mode = Mode::Dynamic;
+        let error = control.register(&dynamic, &mut always).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains("coordinator="), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The order's types from their messages, validated, and back.
 
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, PlanError, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
+    Digest, Intent, JobIdentity, Mode, PlanError, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
 };
 
 use crate::common::v1 as wire;
@@ -62,7 +62,8 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
     shuffle.validate()?;
     Segment::start(message.lanes, message.lanes, 1)?;
     let wire::JobIdentity { lanes, operators, decoder, .. } = message;
-    Ok(JobIdentity { shuffle, lanes, tail, operators, decoder })
+    let mode = Mode::Deterministic;
+    Ok(JobIdentity { shuffle, lanes, tail, mode, operators, decoder })
 }
 
 /// A job's identity as a message.
@@ -170,7 +171,14 @@ mod tests {
             block_length: 1,
         };
         let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-        let identity = JobIdentity { shuffle, lanes: 4, tail: Tail::Uneven, operators, decoder };
+        let identity = JobIdentity {
+            shuffle,
+            lanes: 4,
+            tail: Tail::Uneven,
+            mode: Mode::Deterministic,
+            operators,
+            decoder,
+        };
         assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity));
         let segments = vec![
             Segment { lanes: 2, global_batch: 4, steps: Steps::PerRank(vec![1, 2]) },

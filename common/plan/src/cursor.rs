@@ -3,7 +3,7 @@
 use crate::ORDER_VERSION;
 use crate::PlanError;
 use crate::digest::Digest;
-use crate::job::{JobIdentity, Tail};
+use crate::job::{JobIdentity, Mode, Tail};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
 use crate::token::{EPOCH_MAX, TOKEN_FORMAT, Token, TokenError};
 
@@ -32,6 +32,8 @@ pub struct Cursor {
     origin: (u64, Vec<Segment>),
     /// No step and no `set_epoch` since a token was loaded.
     just_loaded: bool,
+    /// Of a dynamic job: who keeps its lists.
+    cluster: Option<String>,
 }
 
 /// A place that a cursor stood at.
@@ -50,10 +52,14 @@ impl Cursor {
     pub fn new(mut identity: JobIdentity, start: Start) -> Result<Self, PlanError> {
         check_rank(&start)?;
         identity.shuffle.validate()?;
-        identity.lanes = start.lanes.unwrap_or(start.world_size);
+        identity.lanes = match identity.mode {
+            Mode::Deterministic => start.lanes.unwrap_or(start.world_size),
+            Mode::Dynamic => 1,
+        };
         let segments = vec![Segment::start(identity.lanes, start.batch_size, start.world_size)?];
         let origin = (0, segments.clone());
-        Ok(Self { identity, start, epoch: 0, generation: 0, segments, origin, just_loaded: false })
+        let (epoch, generation, just_loaded, cluster) = (0, 0, false, None);
+        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
     }
 
     /// Goes on from a token, as a new generation.
@@ -67,7 +73,7 @@ impl Cursor {
         token.check_job(&identity)?;
         let mut segments = token.segments.clone();
         let open = segments.last_mut().expect("a token has segments");
-        let wanted = Self::wanted(&start, open);
+        let wanted = wanted(&identity, &start, open);
         if let Some((rank, world_size)) = token.speaks_for {
             let same = wanted.as_ref().is_ok_and(|wanted| {
                 wanted.lanes == open.lanes && wanted.global_batch == open.global_batch
@@ -108,7 +114,7 @@ impl Cursor {
         let merged = merge(&identity, tokens, replay_missing, rank_steps)?;
         let mut segments = merged.segments.clone();
         let open = segments.last_mut().expect("a token has segments");
-        let wanted = Self::wanted(&start, open)?;
+        let wanted = wanted(&identity, &start, open)?;
         let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
         // Ranks that stopped together go on in the same segment, as in the other modes.
         if !(same && matches!(open.steps, Steps::All(_))) {
@@ -138,6 +144,11 @@ impl Cursor {
     /// Takes the generation that whoever counts them gave to this start.
     pub fn set_generation(&mut self, generation: u64) {
         self.generation = generation;
+    }
+
+    /// Takes the id of the cluster that keeps the lists of this dynamic job.
+    pub fn set_cluster(&mut self, cluster: Option<String>) {
+        self.cluster = cluster;
     }
 
     /// Segments of the epoch; the last one is open.
@@ -217,6 +228,7 @@ impl Cursor {
             generation: position.generation,
             segments: position.segments.clone(),
             speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
+            cluster: self.cluster.clone(),
         }
     }
 
@@ -247,13 +259,15 @@ impl Cursor {
         identity.lanes = token.lanes;
         let origin = (token.epoch, segments.clone());
         let (epoch, generation) = (token.epoch, token.generation.saturating_add(1));
-        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded: true })
+        let (just_loaded, cluster) = (true, token.cluster.clone());
+        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
     }
+}
 
-    fn wanted(start: &Start, open: &Segment) -> Result<Segment, PlanError> {
-        let lanes = start.lanes.unwrap_or(open.lanes);
-        Segment::start(lanes, start.batch_size, start.world_size)
-    }
+/// The segment that a start asks for. Lanes mean nothing in a dynamic job.
+fn wanted(identity: &JobIdentity, start: &Start, open: &Segment) -> Result<Segment, PlanError> {
+    let lanes = start.lanes.filter(|_| !identity.is_dynamic()).unwrap_or(open.lanes);
+    Segment::start(lanes, start.batch_size, start.world_size)
 }
 
 fn check_rank(start: &Start) -> Result<(), PlanError> {

@@ -9,9 +9,6 @@ use crate::ORDER_VERSION;
 use crate::digest::{ContentDigest, Digest, JobDigest};
 use crate::line::Shuffle;
 
-/// The only mode so far: the order is a pure function.
-pub const MODE_DETERMINISTIC: &str = "deterministic";
-
 /// The decoder of jobs that decode nothing.
 pub const DECODER_NONE: &str = "none";
 
@@ -50,16 +47,60 @@ impl FromStr for Tail {
     }
 }
 
+/// Who decides which rank delivers a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The plan: a pure function of ordinals.
+    #[default]
+    Deterministic,
+    /// The coordinator, as ranks ask: first come, first served. See `docs/ORDER.md`, section 10.
+    Dynamic,
+}
+
+impl Mode {
+    /// As it is left out where it is written.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    fn is_deterministic(&self) -> bool {
+        *self == Self::Deterministic
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deterministic => "deterministic",
+            Self::Dynamic => "dynamic",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "deterministic" => Ok(Self::Deterministic),
+            "dynamic" => Ok(Self::Dynamic),
+            other => Err(format!("mode={other:?} is none of \"deterministic\", \"dynamic\"")),
+        }
+    }
+}
+
 /// Everything that decides which sample stands where, and what a record's values are.
 /// World size, rank, batch size, prefetch, threads and paths are no part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIdentity {
     /// Content digest, seed and shuffle.
     pub shuffle: Shuffle,
-    /// Lanes of the first segment of the job.
+    /// Lanes of the first segment of the job; 1 in a dynamic one, where they decide nothing.
     pub lanes: u64,
     /// What happens at the end of an epoch.
     pub tail: Tail,
+    /// Who decides which rank delivers a sample. Left out where it is written while it is the
+    /// first one, so that identities and logs from before there were two read the same.
+    #[serde(default, skip_serializing_if = "Mode::is_deterministic")]
+    pub mode: Mode,
     /// Sample operators with their versions, as one line of text.
     pub operators: String,
     /// Id of the decoder, or [`DECODER_NONE`].
@@ -95,7 +136,7 @@ impl JobIdentity {
             ("block_length", shuffled(block_length)),
             ("lanes", self.lanes.to_string()),
             ("tail", self.tail.to_string()),
-            ("mode", MODE_DETERMINISTIC.to_owned()),
+            ("mode", self.mode.to_string()),
             ("operators", one_line(&self.operators)),
             ("decoder", one_line(&self.decoder)),
         ]
@@ -117,6 +158,11 @@ impl JobIdentity {
             format!("{first:02x}{second:02x}")
         };
         self.fields().iter().map(|(_, value)| check(value)).collect()
+    }
+
+    /// Whether ranks get what they deliver as they ask for it.
+    pub fn is_dynamic(&self) -> bool {
+        self.mode == Mode::Dynamic
     }
 
     /// The content digest of the dataset.
@@ -143,7 +189,8 @@ pub(crate) mod tests {
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 10, interleave: 4, block_length: 1 };
         let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
-        JobIdentity { shuffle, lanes: 2, tail: Tail::Drop, operators, decoder }
+        let (tail, mode) = (Tail::Drop, Mode::Deterministic);
+        JobIdentity { shuffle, lanes: 2, tail, mode, operators, decoder }
     }
 
     #[test]
@@ -166,5 +213,20 @@ pub(crate) mod tests {
         let mut other = one.clone();
         other.shuffle.window = 77;
         assert_eq!(one.digest(), other.digest());
+    }
+
+    #[test]
+    fn the_first_mode_is_not_written() {
+        let json = serde_json::to_string(&identity()).unwrap();
+        assert!(!json.contains("mode"), "{json}");
+        assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), identity());
+        let dynamic = JobIdentity { mode: Mode::Dynamic, ..identity() };
+        let json = serde_json::to_string(&dynamic).unwrap();
+        assert!(json.contains(r#""mode":"dynamic""#), "{json}");
+        assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), dynamic);
+        let differing = differences(&identity(), &dynamic);
+        assert_eq!((differing.len(), differing[0].field.as_str()), (1, "mode"));
+        assert_eq!("dynamic".parse(), Ok(Mode::Dynamic));
+        assert!("slow".parse::<Mode>().unwrap_err().contains("deterministic"));
     }
 }

@@ -61,6 +61,30 @@ impl Lane {
         index: u64,
     ) -> Self {
         let range = cut(line.samples(), lanes, index);
+        let labels = ("window a", "window b");
+        Self::over(line, shuffle, range, labels, &[shuffle.seed, epoch, lanes, index])
+    }
+
+    /// The order of a group of whole shards, those in `range` of the line of `epoch`.
+    pub(crate) fn of_group(
+        line: &Arc<Line>,
+        shuffle: &Shuffle,
+        epoch: u64,
+        group: u64,
+        range: Range<u64>,
+    ) -> Self {
+        let labels = ("group a", "group b");
+        Self::over(line, shuffle, range, labels, &[shuffle.seed, epoch, group])
+    }
+
+    /// The lane of a stretch of the line, with its two shuffles keyed by labels and numbers.
+    fn over(
+        line: &Arc<Line>,
+        shuffle: &Shuffle,
+        range: Range<u64>,
+        (label_a, label_b): (&str, &str),
+        numbers: &[u64],
+    ) -> Self {
         let samples = range.end - range.start;
         let places = if range.is_empty() {
             0..0
@@ -68,9 +92,8 @@ impl Lane {
             line.place(range.start)..line.place(range.end - 1) + 1
         };
         let window = if shuffle.enabled {
-            let numbers = [shuffle.seed, epoch, lanes, index];
-            let key_a = stream_key("window a", &shuffle.content, &numbers);
-            let key_b = stream_key("window b", &shuffle.content, &numbers);
+            let key_a = stream_key(label_a, &shuffle.content, numbers);
+            let key_b = stream_key(label_b, &shuffle.content, numbers);
             Window::shuffled(samples, shuffle.window, key_a, key_b)
         } else {
             Window::plain(samples)

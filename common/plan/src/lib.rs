@@ -29,6 +29,8 @@ mod progress;
 mod job;
 mod token;
 
+pub mod dynamic;
+
 mod cursor;
 mod intent;
 
@@ -36,7 +38,7 @@ pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};
 pub use intent::Intent;
-pub use job::{DECODER_NONE, Difference, JobIdentity, MODE_DETERMINISTIC, Tail, differences};
+pub use job::{DECODER_NONE, Difference, JobIdentity, Mode, Tail, differences};
 pub use lane::{Blocks, Inputs, Lane, LaneBlock};
 pub use layer::LanePosition;
 pub use line::{Line, Sample, Shuffle};

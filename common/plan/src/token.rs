@@ -37,6 +37,9 @@ pub struct Token {
     /// With `tail="uneven"` a token speaks for one rank: (rank, world size).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speaks_for: Option<(u64, u64)>,
+    /// Id of the cluster that keeps the lists of a dynamic job, and alone can go on from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
 }
 
 /// Why a token was refused. Nothing is changed by a refused token.
@@ -188,6 +191,7 @@ mod tests {
             generation: u32::MAX.into(),
             segments: vec![segment; SEGMENTS_MAX],
             speaks_for: None,
+            cluster: None,
         }
     }
 
@@ -196,6 +200,15 @@ mod tests {
         let json = token().to_json();
         assert!(json.len() < 1024, "{} bytes", json.len());
         assert_eq!(Token::from_json(&json), Ok(token()));
+    }
+
+    #[test]
+    fn the_largest_dynamic_one_is_under_a_kibibyte_and_reads_back() {
+        let mut token = Token { lanes: 1, cluster: Some("c".repeat(64)), ..token() };
+        token.segments.iter_mut().for_each(|segment| segment.lanes = 1);
+        let json = token.to_json();
+        assert!(json.len() < 1024, "{} bytes", json.len());
+        assert_eq!(Token::from_json(&json), Ok(token));
     }
 
     #[test]

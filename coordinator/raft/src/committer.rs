@@ -1,7 +1,11 @@
 //! The one owner of the log store: a thread that gathers changes, writes them as one transaction and
 //! answers when they are durable. While one transaction is being synced, the next one gathers.
+//!
+//! On a host without threads each request is served where it is made: the same writes in the same order,
+//! one transaction each.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -49,8 +53,25 @@ impl Failure {
 /// A handle of the committer.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
-    requests: mpsc::Sender<Request>,
+    link: Link,
     shared: Arc<Shared>,
+}
+
+/// The way to the owner.
+#[derive(Clone)]
+enum Link {
+    Thread(mpsc::Sender<Request>),
+    /// `None` once it has stopped.
+    Inline(Arc<Mutex<Option<Owner>>>),
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thread(_) => "Thread",
+            Self::Inline(_) => "Inline",
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -63,22 +84,27 @@ struct Shared {
 }
 
 impl Committer {
-    /// Starts the thread; `lock` is released when it ends.
+    /// Takes the store, in a thread if the host has any; `lock` is released when it is given up.
     pub(crate) fn start(
         store: impl LogStore,
         lock: DiskLock,
         failure: Failure,
+        has_threads: bool,
     ) -> io::Result<Self> {
         let state = store.state();
-        let (requests, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let shared = Arc::new(Shared {
             tail: Mutex::new(Tail::new(state.next_index())),
             committed: Mutex::new(state.committed),
             vote: Mutex::new(state.vote),
         });
+        let store = Box::new(store);
         let owner = Owner { store, shared: shared.clone(), failure, _lock: lock };
+        if !has_threads {
+            return Ok(Self { link: Link::Inline(Arc::new(Mutex::new(Some(owner)))), shared });
+        }
+        let (requests, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         thread::Builder::new().name("raft-log".to_owned()).spawn(move || owner.run(inbox))?;
-        Ok(Self { requests, shared })
+        Ok(Self { link: Link::Thread(requests), shared })
     }
 
     /// Takes entries: they can be read when this returns, and are durable when `done` is called.
@@ -151,12 +177,23 @@ impl Committer {
     }
 
     async fn send(&self, request: Request) -> io::Result<()> {
-        self.requests.send(request).await.map_err(|_| stopped())
+        match &self.link {
+            Link::Thread(requests) => requests.send(request).await.map_err(|_| stopped()),
+            Link::Inline(owner) => {
+                let mut place = lock(owner);
+                let mut owner = place.take().ok_or_else(stopped)?;
+                match owner.handle(vec![request]) {
+                    Some(done) => owner.end(Some(done)),
+                    None => *place = Some(owner),
+                }
+                Ok(())
+            }
+        }
     }
 }
 
 fn stopped() -> io::Error {
-    io::Error::other("the log's thread has ended")
+    io::Error::other("the log was closed")
 }
 
 /// No code that can panic runs under these locks.
@@ -165,14 +202,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// What the thread owns.
-struct Owner<S> {
-    store: S,
+struct Owner {
+    store: Box<dyn LogStore>,
     shared: Arc<Shared>,
     failure: Failure,
     _lock: DiskLock,
 }
 
-impl<S: LogStore> Owner<S> {
+impl Owner {
     fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
         let mut stop = None;
         while stop.is_none() {
@@ -184,6 +221,10 @@ impl<S: LogStore> Owner<S> {
             }
             stop = self.handle(batch);
         }
+        self.end(stop);
+    }
+
+    fn end(mut self, stop: Option<oneshot::Sender<()>>) {
         if self.failure.message().is_none() {
             self.write(Vec::new(), Vec::new());
         }
@@ -360,7 +401,22 @@ mod tests {
     }
 
     fn start(store: impl LogStore, failure: &Failure) -> Committer {
-        Committer::start(store, DiskLock::new(()), failure.clone()).unwrap()
+        Committer::start(store, DiskLock::new(()), failure.clone(), true).unwrap()
+    }
+
+    #[tokio::test]
+    async fn without_threads_every_request_is_served_where_it_is_made() {
+        let (store, failure) = (MemoryLog::default(), Failure::default());
+        let committer = Committer::start(store.clone(), DiskLock::new(()), failure, false).unwrap();
+        for index in 0..3 {
+            let mut answer = append(&committer, index).await;
+            answer.try_recv().unwrap().unwrap();
+        }
+        committer.write(Change::TruncateAfter(Some(1))).await.unwrap();
+        assert_eq!(committer.read(0..9).await.unwrap(), [record(0), record(1)]);
+        committer.stop().await;
+        committer.write(Change::TruncateAfter(None)).await.unwrap_err();
+        assert_eq!(store.read(0..9).unwrap().len(), 2);
     }
 
     async fn append(committer: &Committer, index: u64) -> oneshot::Receiver<io::Result<()>> {

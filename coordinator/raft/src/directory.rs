@@ -5,17 +5,18 @@ use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use shardfeed_host::{Disk, DiskLock, Host};
 use uuid::Uuid;
 
 use crate::error::OpenError;
 use crate::framing::{self, Kind};
-use crate::log::{LogError, LogStore};
+use crate::log::{LogError, LogState, LogStore};
 use crate::machine::Machine;
 use crate::options::NodeOptions;
 use crate::redb_log::{RedbLog, RedbLogError};
 use crate::snapshot::{self, SnapshotMeta, SnapshotStore};
+use crate::start::Origin;
 use crate::witness::Witness;
-use shardfeed_host::{Disk, DiskLock};
 
 const LOG: &str = "log.redb";
 /// A log under construction; it counts only once it has been renamed.
@@ -25,11 +26,16 @@ const WITNESS: &str = "log.witness";
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// What the log's first page says about its owner.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
-    cluster_name: String,
-    node_id: u64,
+pub(crate) struct Header {
+    pub(crate) cluster_name: String,
+    pub(crate) node_id: u64,
+    /// Made with the directory: tells it from any other that this node number had or will have.
+    #[serde(default)]
+    pub(crate) incarnation: Option<Uuid>,
+    #[serde(default)]
+    pub(crate) origin: Origin,
 }
 
 /// A directory, taken and read.
@@ -37,6 +43,7 @@ struct Header {
 pub(crate) struct Recovered {
     pub(crate) lock: DiskLock,
     pub(crate) cluster: Uuid,
+    pub(crate) header: Header,
     pub(crate) log: RedbLog,
     pub(crate) snapshots: SnapshotStore,
     /// The snapshot that the machine was restored from.
@@ -46,19 +53,23 @@ pub(crate) struct Recovered {
 /// Takes the directory, checks everything in it and restores the machine from the newest snapshot.
 /// The log's rest is replayed by consensus. Blocks.
 pub(crate) fn recover(
+    host: &dyn Host,
     disk: &Arc<dyn Disk>,
     options: &NodeOptions,
     machine: &mut impl Machine,
 ) -> Result<Recovered, OpenError> {
-    let lock = disk.lock().map_err(|source| match source.kind() {
-        io::ErrorKind::WouldBlock => OpenError::Locked { dir: disk.path_text("") },
-        _ => io_error(disk.as_ref(), "", source),
-    })?;
+    let lock = take(disk.as_ref())?;
     let names = disk.list().map_err(|e| io_error(disk.as_ref(), "", e))?;
     if !names.iter().any(|name| name == LOG) {
-        bootstrap(disk.as_ref(), options, &names)?;
+        let cluster = options.start.cluster(&options.cluster_name);
+        let cluster = cluster.unwrap_or_else(|| shardfeed_host::uuid(host));
+        let header = header(host, options, options.start.origin());
+        create_log(disk.as_ref(), &names, cluster, &header)?;
+        finish_log(disk.as_ref(), cluster, &header)?;
     }
-    let (log, cluster) = open_log(disk.as_ref(), options)?;
+    let (log, cluster, header) = open_log(disk.as_ref())?;
+    check_owner(disk.as_ref(), options, &header)?;
+    check_start(disk.as_ref(), options, &log.state(), cluster)?;
     let (snapshots, newest) = SnapshotStore::open(disk.clone(), cluster)?;
     check_no_gap(disk.as_ref(), &log, newest.as_ref().map(|snapshot| &snapshot.meta))?;
     let restored = match newest {
@@ -70,11 +81,40 @@ pub(crate) fn recover(
         }
         None => None,
     };
-    Ok(Recovered { lock, cluster, log, snapshots, restored })
+    Ok(Recovered { lock, cluster, header, log, snapshots, restored })
 }
 
-/// Makes the log of a new cluster. A crash at any point leaves the directory pristine or bootstrapped.
-fn bootstrap(disk: &dyn Disk, options: &NodeOptions, names: &[String]) -> Result<(), OpenError> {
+/// Takes the directory for this process.
+pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock, OpenError> {
+    disk.lock().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { dir: disk.path_text("") },
+        _ => io_error(disk, "", source),
+    })
+}
+
+/// Whether there is a log in a directory that has been taken.
+pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool, OpenError> {
+    let names = disk.list().map_err(|e| io_error(disk, "", e))?;
+    Ok(names.iter().any(|name| name == LOG))
+}
+
+/// The header of a new directory, with an incarnation of its own.
+pub(crate) fn header(host: &dyn Host, options: &NodeOptions, origin: Origin) -> Header {
+    Header {
+        cluster_name: options.cluster_name.clone(),
+        node_id: options.node_id,
+        incarnation: Some(shardfeed_host::uuid(host)),
+        origin,
+    }
+}
+
+/// Makes the log of a pristine directory. It counts only after `finish_log`.
+pub(crate) fn create_log(
+    disk: &dyn Disk,
+    names: &[String],
+    cluster: Uuid,
+    header: &Header,
+) -> Result<(), OpenError> {
     if SnapshotStore::any(names) {
         let reason = format!("there are snapshots, but `{LOG}` is missing");
         return Err(OpenError::Corrupt { path: disk.path_text(""), reason });
@@ -89,23 +129,27 @@ fn bootstrap(disk: &dyn Disk, options: &NodeOptions, names: &[String]) -> Result
     if names.iter().any(|name| name == LOG_UNFINISHED) {
         disk.remove(LOG_UNFINISHED).map_err(|e| io_error(disk, LOG_UNFINISHED, e))?;
     }
-    let cluster = Uuid::new_v4();
-    let header = Header { cluster_name: options.cluster_name.clone(), node_id: options.node_id };
-    let body = serde_json::to_vec(&header).expect("numbers and strings are always JSON");
-    let header = framing::seal(Kind::Header, cluster, &body);
+    let body = serde_json::to_vec(header).expect("numbers and strings are always JSON");
+    let sealed = framing::seal(Kind::Header, cluster, &body);
     let file = disk.open(LOG_UNFINISHED).map_err(|e| io_error(disk, LOG_UNFINISHED, e))?;
     // The witness has its name before the log has its own: no log is ever without one.
     disk.write(WITNESS, &Witness::pristine(cluster)).map_err(|e| io_error(disk, WITNESS, e))?;
-    RedbLog::create(file, cluster, &header).map_err(|e| log_error(disk, LOG_UNFINISHED, e))?;
+    RedbLog::create(file, cluster, &sealed).map_err(|e| log_error(disk, LOG_UNFINISHED, e))
+}
+
+/// Gives a new log its name. A crash before leaves the directory pristine.
+pub(crate) fn finish_log(disk: &dyn Disk, cluster: Uuid, header: &Header) -> Result<(), OpenError> {
     disk.rename(LOG_UNFINISHED, LOG).map_err(|e| io_error(disk, LOG, e))?;
-    tracing::info!(%cluster, node = options.node_id, "cluster bootstrapped");
+    tracing::info!(%cluster, node = header.node_id, origin = ?header.origin, "directory made");
     Ok(())
 }
 
-fn open_log(disk: &dyn Disk, options: &NodeOptions) -> Result<(RedbLog, Uuid), OpenError> {
-    let path = || disk.path_text(LOG);
-    let file = disk.open(LOG).map_err(|e| io_error(disk, LOG, e))?;
-    if file.is_empty().map_err(|e| io_error(disk, LOG, e))? {
+/// Opens a log with all checks; `LOG_UNFINISHED`, if it has no name of its own yet.
+pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, Header), OpenError> {
+    let name = if has_log(disk)? { LOG } else { LOG_UNFINISHED };
+    let path = || disk.path_text(name);
+    let file = disk.open(name).map_err(|e| io_error(disk, name, e))?;
+    if file.is_empty().map_err(|e| io_error(disk, name, e))? {
         return Err(OpenError::Corrupt { path: path(), reason: "it is empty".to_owned() });
     }
     let witness = disk.open(WITNESS).map_err(|e| io_error(disk, WITNESS, e))?;
@@ -114,21 +158,43 @@ fn open_log(disk: &dyn Disk, options: &NodeOptions) -> Result<(RedbLog, Uuid), O
         Ok((cluster, (cluster, body.to_vec())))
     });
     let (log, (cluster, body)) = opened.map_err(|error| match error {
-        RedbLogError::Log(error) => log_error(disk, LOG, error),
+        RedbLogError::Log(error) => log_error(disk, name, error),
         RedbLogError::Frame { source, .. } => snapshot::open_error(path(), &source),
         RedbLogError::NoHeader => OpenError::Foreign { path: path(), reason: error.to_string() },
     })?;
     let header: Header = serde_json::from_slice(&body)
         .map_err(|e| OpenError::Corrupt { path: path(), reason: format!("its header: {e}") })?;
-    let wanted = Header { cluster_name: options.cluster_name.clone(), node_id: options.node_id };
-    if header != wanted {
-        let reason = format!(
-            "it is the log of node {} of `{}`, the options say node {} of `{}`",
-            header.node_id, header.cluster_name, wanted.node_id, wanted.cluster_name
-        );
-        return Err(OpenError::Foreign { path: path(), reason });
+    Ok((log, cluster, header))
+}
+
+fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &Header) -> Result<(), OpenError> {
+    let (name, node) = (&options.cluster_name, options.node_id);
+    if (&header.cluster_name, header.node_id) == (name, node) {
+        return Ok(());
     }
-    Ok((log, cluster))
+    let reason = format!(
+        "it is the log of node {} of `{}`, the options say node {node} of `{name}`",
+        header.node_id, header.cluster_name
+    );
+    Err(OpenError::Foreign { path: disk.path_text(LOG), reason })
+}
+
+/// A directory that has no history yet waits for one cluster, and must not wait for another than it is
+/// told now.
+fn check_start(
+    disk: &dyn Disk,
+    options: &NodeOptions,
+    state: &LogState,
+    cluster: Uuid,
+) -> Result<(), OpenError> {
+    let wanted = options.start.cluster(&options.cluster_name);
+    if *state != LogState::default() || wanted.is_none_or(|wanted| wanted == cluster) {
+        return Ok(());
+    }
+    let reason = format!(
+        "it waits to become part of cluster {cluster}, but is started for another one; it has no data yet, so empty it, or start it as before"
+    );
+    Err(OpenError::Foreign { path: disk.path_text(""), reason })
 }
 
 /// Snapshot and log must overlap or touch; else entries that were acknowledged are in neither.
@@ -148,11 +214,11 @@ fn check_no_gap(
     Err(OpenError::Corrupt { path: disk.path_text(""), reason })
 }
 
-fn io_error(disk: &dyn Disk, name: &str, source: io::Error) -> OpenError {
+pub(crate) fn io_error(disk: &dyn Disk, name: &str, source: io::Error) -> OpenError {
     OpenError::Io { path: disk.path_text(name), source }
 }
 
-fn log_error(disk: &dyn Disk, name: &str, error: LogError) -> OpenError {
+pub(crate) fn log_error(disk: &dyn Disk, name: &str, error: LogError) -> OpenError {
     match error {
         LogError::Io(source) => io_error(disk, name, source),
         LogError::NewerFormat { found } => {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::peers::{Peer, PeerError};
+
 /// Why a node cannot be opened. Nothing on disk was changed, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -82,17 +84,17 @@ pub enum OpenError {
 /// Why a proposal, or a linearizable read, has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
-    /// This node does not lead; nothing was appended here.
-    #[error("this node is not the leader; ask {}", leader_text(.hint))]
+    /// This node does not lead, or cannot prove that it does; nothing was appended here.
+    #[error("this node is not the leader; ask {}", leader_text(.leader))]
     NotLeader {
         /// Who leads, as far as this node knows.
-        hint: Option<u64>,
+        leader: Option<Peer>,
     },
     /// The entry was appended, then leadership was lost: it may yet be committed by the new leader.
-    #[error("leadership was lost before the command was committed; repeat it with the same request id at {}", leader_text(.hint))]
+    #[error("leadership was lost before the command was committed; repeat it with the same request id at {}", leader_text(.leader))]
     Unknown {
         /// Who leads now, as far as this node knows.
-        hint: Option<u64>,
+        leader: Option<Peer>,
     },
     /// The node stopped because it could not write, read or apply. It refuses everything until the
     /// process is restarted; the command may or may not be in the log.
@@ -114,9 +116,51 @@ pub enum ProposeError {
     },
 }
 
-fn leader_text(hint: &Option<u64>) -> String {
-    match hint {
-        Some(leader) => format!("node {leader}"),
+/// Why the members, or the leader among them, were not changed as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// What was asked for would break the cluster. Nothing was changed.
+    #[error("{reason}")]
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The node to be added gave no answer, or one that does not fit. Nothing was changed.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The new node learns, but too slowly or no longer. It stays a learner, which votes on nothing.
+    #[error(
+        "node {node} has {matched} of {last} entries and does not catch up; look at it, then repeat the command, or remove the node"
+    )]
+    Behind {
+        /// The node.
+        node: u64,
+        /// How many entries it has.
+        matched: u64,
+        /// How many there are.
+        last: u64,
+    },
+    /// Another change is under way.
+    #[error(
+        "the members are being changed already; wait until that is done, then look at them and repeat"
+    )]
+    Busy,
+    /// The successor did not take over in time. An election has begun or will.
+    #[error("node {to} did not take over within {waited_ms} ms; see who leads, then repeat")]
+    NotTaken {
+        /// Who was to lead.
+        to: u64,
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// As for any entry of the log. Look at the members before repeating.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+fn leader_text(leader: &Option<Peer>) -> String {
+    match leader {
+        Some(leader) => leader.to_string(),
         None => "again when an election is over".to_owned(),
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Position,
     Snapshot,
     Witness,
+    Message,
+    Answer,
 }
 
 impl Kind {
@@ -31,6 +33,8 @@ impl Kind {
             Self::Position => *b"SFlp",
             Self::Snapshot => *b"SFls",
             Self::Witness => *b"SFlw",
+            Self::Message => *b"SFlm",
+            Self::Answer => *b"SFla",
         }
     }
 }

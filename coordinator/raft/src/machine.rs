@@ -1,5 +1,7 @@
 //! What the log drives.
 
+use sha2::{Digest, Sha256};
+
 /// A deterministic state machine: its state follows from the commands applied, and nothing else.
 /// The node owns it, applies each index once and in order, and replays the log into it after a restart.
 pub trait Machine: Send + Sync + 'static {
@@ -13,6 +15,12 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Encodes the whole state, in the machine's own versioned encoding.
     fn snapshot(&self) -> Vec<u8>;
+
+    /// A hash of the state: replicas that applied the same entries have the same. The default hashes the
+    /// snapshot.
+    fn hash(&self) -> [u8; 32] {
+        Sha256::digest(self.snapshot()).into()
+    }
 
     /// Replaces the state by one that `snapshot` encoded, on this or another node.
     /// # Errors  [`MachineError`] if the bytes are not a state this machine can read; the node then

@@ -1,35 +1,33 @@
-//! One member of the cluster: opens its directory, takes proposals, shows its machine.
+//! One member of the cluster: takes proposals, answers the others, shows its machine.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
 use openraft::async_runtime::WatchReceiver;
-use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
-use openraft::impls::BasicNode;
-use openraft::{Config, ReadPolicy, ServerState, SnapshotPolicy};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
-use uuid::Uuid;
-
-use crate::committer::{Committer, Failure};
-use crate::consensus::{
-    self, Command, LogAdapter, MachineAdapter, NoPeers, Raft, Shared, TypeConfig,
+use openraft::errors::{
+    ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError,
 };
-use crate::directory::{self, Recovered};
-use crate::error::{OpenError, ProposeError};
-use crate::log::LogStore;
+use openraft::{ReadPolicy, ServerState};
+use shardfeed_host::{Disk, Host, RealHost, blocking};
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::committer::Committer;
+use crate::consensus::{Command, Raft, Receiver, Shared, TypeConfig};
+use crate::error::{ChangeError, OpenError, ProposeError};
+use crate::leadership::Leadership;
+use crate::links::Links;
 use crate::machine::Machine;
+use crate::message::{Answer, Envelope, Message};
+use crate::opening;
 use crate::options::NodeOptions;
+use crate::peers::{NoPeers, Peer, PeerError, Peers};
 use crate::snapshot::SnapshotStore;
 use crate::status::Status;
-use shardfeed_host::{Disk, RealDisk};
-
-/// A single member elects itself in two disk writes; a disk that needs longer is broken.
-const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);
 
 /// A command's place in the log, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,26 +38,43 @@ pub struct Applied {
     pub answer: Vec<u8>,
 }
 
+/// What a node stands on.
+#[derive(Debug, Clone)]
+pub struct Footing {
+    /// Clock, randomness and threads.
+    pub host: Arc<dyn Host>,
+    /// Where log and snapshots are.
+    pub disk: Arc<dyn Disk>,
+    /// The way to the others.
+    pub peers: Arc<dyn Peers>,
+}
+
 /// One member of the cluster. A handle: copies share the node.
 /// Ensures: what `propose` answered survives any crash, and every replica applied it at that index.
 pub struct Node<M: Machine> {
-    inner: Arc<Inner<M>>,
+    pub(crate) inner: Arc<Inner<M>>,
 }
 
-struct Inner<M: Machine> {
-    raft: Raft<M>,
-    machine: Arc<Shared<M>>,
-    committer: Committer,
-    snapshots: Arc<SnapshotStore>,
-    cluster_id: String,
-    propose_timeout_ms: u64,
-    closing: AtomicBool,
-    compaction: JoinHandle<()>,
+pub(crate) struct Inner<M: Machine> {
+    pub(crate) raft: Raft<M>,
+    pub(crate) machine: Arc<Shared<M>>,
+    pub(crate) committer: Committer,
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) links: Arc<Links>,
+    pub(crate) receiver: Receiver<M>,
+    pub(crate) options: NodeOptions,
+    pub(crate) cluster_id: String,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    /// Taken by whoever changes the members.
+    pub(crate) changing: Mutex<()>,
+    pub(crate) closing: AtomicBool,
+    pub(crate) tasks: Vec<AbortHandle>,
 }
 
 impl<M: Machine> Drop for Inner<M> {
     fn drop(&mut self) {
-        self.compaction.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -71,100 +86,66 @@ impl<M: Machine> Clone for Node<M> {
 
 impl<M: Machine> fmt::Debug for Node<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("cluster_id", &self.inner.cluster_id).finish_non_exhaustive()
+        let (cluster, node) = (&self.inner.cluster_id, self.inner.options.node_id);
+        f.debug_struct("Node").field("cluster_id", cluster).field("node_id", &node).finish()
     }
 }
 
 impl<M: Machine> Node<M> {
-    /// Opens the node in `options.dir`: recovers it, or bootstraps a pristine directory as a cluster of
-    /// one. A single member leads and has replayed its whole log when this returns.
+    /// Opens a node that needs no others, in `options.dir`: recovers it, or makes a pristine directory a
+    /// cluster of one. It leads and has replayed its whole log when this returns.
     /// - `machine`: in its initial state; snapshot and log are replayed into it.
     /// # Errors  [`OpenError`] says what is wrong, where, and what to do.
     pub async fn open(options: NodeOptions, machine: M) -> Result<Self, OpenError> {
         options.validate()?;
-        let disk = RealDisk::new(&options.dir)
+        let disk = RealHost.disk(&options.dir);
+        let disk = disk
             .map_err(|source| OpenError::Io { path: options.dir.display().to_string(), source })?;
-        Self::open_on(Arc::new(disk), options, machine).await
+        Self::open_on(disk, options, machine).await
     }
 
-    /// Opens the node on another disk than the file system's, such as one that fails on purpose.
+    /// As [`Node::open`], on another disk than the file system's, such as one that fails on purpose.
     /// `options.dir` is not looked at.
     /// # Errors  As [`Node::open`].
     pub async fn open_on(
         disk: Arc<dyn Disk>,
         options: NodeOptions,
-        mut machine: M,
-    ) -> Result<Self, OpenError> {
-        options.validate()?;
-        let recovery = tokio::task::spawn_blocking(move || {
-            directory::recover(&disk, &options, &mut machine).map(|found| (found, options, machine))
-        });
-        let (recovered, options, machine) = recovery.await.map_err(start_error)??;
-        let node = Self::start(recovered, &options, machine).await?;
-        if let Err(error) = node.take_office(&options).await {
-            node.shutdown().await;
-            return Err(error);
-        }
-        Ok(node)
-    }
-
-    async fn start(
-        recovered: Recovered,
-        options: &NodeOptions,
         machine: M,
     ) -> Result<Self, OpenError> {
-        let Recovered { lock, cluster, log, snapshots, restored } = recovered;
-        let failure = Failure::default();
-        let machine = Arc::new(Shared::new(machine, failure.clone()));
-        let snapshots = Arc::new(snapshots);
-        let adapter = MachineAdapter::new(machine.clone(), snapshots.clone(), restored.as_ref())
-            .map_err(start_error)?;
-        let config = Arc::new(config(options)?);
-        let state = log.state();
-        tracing::info!(%cluster, node = options.node_id, ?state, "log opened");
-        let committer = Committer::start(log, lock, failure).map_err(start_error)?;
-        let log = LogAdapter::new(committer.clone());
-        let raft = Raft::new(options.node_id, config, NoPeers, log, adapter).await;
-        let raft = raft.map_err(start_error)?;
-        let compaction = tokio::spawn(compact(raft.clone(), snapshots.forgettable()));
-        let inner = Inner {
-            raft,
-            machine,
-            committer,
-            snapshots,
-            cluster_id: Uuid::to_string(&cluster),
-            propose_timeout_ms: options.propose_timeout_ms,
-            closing: AtomicBool::new(false),
-            compaction,
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        let footing = Footing { host: Arc::new(RealHost), disk, peers: Arc::new(NoPeers) };
+        Self::open_with(footing, options, machine).await
     }
 
-    /// Makes a pristine node a cluster of one; lets a single voter campaign at once, as it has nobody
-    /// to wait for.
-    async fn take_office(&self, options: &NodeOptions) -> Result<(), OpenError> {
-        let raft = &self.inner.raft;
-        let failed = |error: &dyn fmt::Display| OpenError::Start {
-            reason: match self.inner.machine.failure.message() {
-                Some(message) => message.to_owned(),
-                None => error.to_string(),
-            },
-        };
-        if raft.is_initialized().await.map_err(|e| failed(&e))? {
-            let membership = raft.metrics().borrow_watched().membership_config.clone();
-            let members = consensus::members(membership.membership());
-            if !members.voters.iter().all(|voters| voters.iter().eq([&options.node_id])) {
-                return Ok(());
+    /// Opens a node of any cluster. A single voter leads when this returns; any other node takes part
+    /// from now on, and its messages must reach [`Node::handle`].
+    /// # Errors  As [`Node::open`].
+    pub async fn open_with(
+        footing: Footing,
+        options: NodeOptions,
+        machine: M,
+    ) -> Result<Self, OpenError> {
+        opening::open(footing, options, machine).await
+    }
+
+    /// Answers a message that another node sent through its [`Peers`].
+    /// - `from`: who sent it, as far as the transport knows.
+    /// # Errors  `Refused`, if the two do not belong together; `Unreachable`, if this node has stopped.
+    /// Both go back to the caller as they are.
+    pub async fn handle(&self, from: u64, message: &[u8]) -> Result<Vec<u8>, PeerError> {
+        let inner = &self.inner;
+        let (sender, message) = inner.receiver.open(from, message)?;
+        let stopped = |reason| PeerError::Unreachable { node: inner.options.node_id, reason };
+        self.refuse_if_stopped().map_err(|error| stopped(error.to_string()))?;
+        let answer = match message {
+            Message::Moved { address } => done(self.move_member(from, address).await),
+            Message::Remove { node } => done(self.remove_member(node).await),
+            other => {
+                let answer = inner.receiver.answer(other).await;
+                answer.map_err(|error| stopped(error.to_string()))?
             }
-            raft.trigger().elect(false).await.map_err(|e| failed(&e))?;
-        } else {
-            // The first member campaigns by itself once it is initialized.
-            let me = BTreeMap::from([(options.node_id, BasicNode::default())]);
-            raft.initialize(me).await.map_err(|e| failed(&e))?;
-        }
-        let leads = raft.wait(Some(LEADERSHIP_WAIT)).state(ServerState::Leader, "open").await;
-        leads.map_err(|e| failed(&e))?;
-        self.linearize().await.map_err(|e| failed(&e))
+        };
+        let envelope = Envelope { from: inner.links.me, to: sender };
+        Ok(answer.encode(inner.links.cluster, envelope))
     }
 
     /// Appends a command, and answers when it is durable on a majority and applied here.
@@ -175,8 +156,45 @@ impl<M: Machine> Node<M> {
         match written {
             Ok(applied) => Ok(Applied { index: applied.log_id.index, answer: applied.data.0 }),
             Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
-            Err(RaftError::APIError(error)) => Err(write_error(error)),
+            Err(RaftError::APIError(error)) => Err(self.write_error(error)),
         }
+    }
+
+    /// Appends commands, one after another, and answers each as `propose` does, in the same order. They
+    /// share what writing costs. Some may fail while others do not.
+    pub async fn propose_many(&self, commands: Vec<Vec<u8>>) -> Vec<Result<Applied, ProposeError>> {
+        let count = commands.len();
+        let mut answers = Vec::with_capacity(count);
+        let deadline = self.deadline();
+        if let Err(error) = self.append_many(commands, deadline, &mut answers).await {
+            answers.resize(count, Err(error));
+        }
+        answers
+    }
+
+    async fn append_many(
+        &self,
+        commands: Vec<Vec<u8>>,
+        deadline: Instant,
+        answers: &mut Vec<Result<Applied, ProposeError>>,
+    ) -> Result<(), ProposeError> {
+        self.refuse_if_stopped()?;
+        let count = commands.len();
+        let commands = commands.into_iter().map(Command::from);
+        let late = |_| ProposeError::Timeout { waited_ms: self.inner.options.propose_timeout_ms };
+        let written = timeout_at(deadline, self.inner.raft.client_write_many(commands)).await;
+        let mut written = written.map_err(late)?.map_err(|error| self.stopped(&error))?;
+        while answers.len() < count {
+            let answer = timeout_at(deadline, written.next()).await.map_err(late)?;
+            let answer = answer.unwrap_or(Err(Fatal::Stopped)).map_err(|e| self.stopped(&e))?;
+            answers.push(match answer {
+                Ok(applied) => {
+                    Ok(Applied { index: applied.log_id.index, answer: applied.response.0 })
+                }
+                Err(error) => Err(self.write_error(error)),
+            });
+        }
+        Ok(())
     }
 
     /// Shows the machine as of the last applied entry, under a lock: be short.
@@ -184,6 +202,21 @@ impl<M: Machine> Node<M> {
     /// # Panics  If the machine panicked in `apply`; the node has stopped then.
     pub fn read<T>(&self, view: impl FnOnce(&M) -> T) -> T {
         self.inner.machine.read(view)
+    }
+
+    /// The index of the last applied entry, and the hash of the state there. Nodes that name the same
+    /// index must name the same hash. 0, if nothing is applied yet.
+    /// # Panics  As [`Node::read`].
+    pub fn state_hash(&self) -> (u64, [u8; 32]) {
+        let (applied, hash) = self.inner.machine.read_at(Machine::hash);
+        (applied.unwrap_or(0), hash)
+    }
+
+    /// The index of the last applied entry, and the state there as [`restore`](crate::restore) takes it.
+    /// # Panics  As [`Node::read`].
+    pub fn export(&self) -> (u64, Vec<u8>) {
+        let (applied, state) = self.inner.machine.read_at(Machine::snapshot);
+        (applied.unwrap_or(0), state)
     }
 
     /// Waits until this node has proved that it leads and has applied all that was acknowledged by any
@@ -196,12 +229,17 @@ impl<M: Machine> Node<M> {
             Ok(_) => Ok(()),
             Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                Err(ProposeError::NotLeader { hint: forward.leader_id })
+                Err(ProposeError::NotLeader { leader: self.leader_of(&forward) })
             }
             Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
-                Err(ProposeError::NotLeader { hint: None })
+                Err(ProposeError::NotLeader { leader: None })
             }
         }
+    }
+
+    /// Who leads, as this node sees it; changes as soon as it sees another.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
     }
 
     /// This node's place in the log and the cluster.
@@ -226,7 +264,7 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// The cluster's id: a UUID made at bootstrap, and stamped into every file.
+    /// The cluster's id: a UUID made at bootstrap, and stamped into every file and message.
     pub fn cluster_id(&self) -> &str {
         &self.inner.cluster_id
     }
@@ -255,18 +293,19 @@ impl<M: Machine> Node<M> {
     /// Stops the node, and returns when its directory can be opened again. Other handles of it answer
     /// `ShuttingDown` from now on.
     pub async fn shutdown(self) {
-        self.inner.closing.store(true, Ordering::Release);
-        self.inner.compaction.abort();
-        if let Err(error) = self.inner.raft.shutdown().await {
+        let inner = &self.inner;
+        inner.closing.store(true, Ordering::Release);
+        inner.tasks.iter().for_each(AbortHandle::abort);
+        if let Err(error) = inner.raft.shutdown().await {
             tracing::error!(%error, "consensus did not end in good order");
         }
-        let snapshots = self.inner.snapshots.clone();
+        let snapshots = inner.snapshots.clone();
         // It fails only if the runtime is going down, and then nothing is saved either.
-        let _ = tokio::task::spawn_blocking(move || snapshots.close()).await;
-        self.inner.committer.stop().await;
+        let _ = blocking(inner.host.as_ref(), move || snapshots.close()).await;
+        inner.committer.stop().await;
     }
 
-    fn refuse_if_stopped(&self) -> Result<(), ProposeError> {
+    pub(crate) fn refuse_if_stopped(&self) -> Result<(), ProposeError> {
         if let Some(message) = self.failure_message() {
             return Err(ProposeError::Stopped { message });
         }
@@ -276,11 +315,11 @@ impl<M: Machine> Node<M> {
         Ok(())
     }
 
-    fn failure_message(&self) -> Option<String> {
+    pub(crate) fn failure_message(&self) -> Option<String> {
         self.inner.machine.failure.message().map(str::to_owned)
     }
 
-    fn stopped(&self, fatal: &Fatal<TypeConfig>) -> ProposeError {
+    pub(crate) fn stopped(&self, fatal: &Fatal<TypeConfig>) -> ProposeError {
         match (self.failure_message(), fatal) {
             (Some(message), _) => ProposeError::Stopped { message },
             (None, Fatal::Stopped) => ProposeError::ShuttingDown,
@@ -288,57 +327,41 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ProposeError> {
-        let waited_ms = self.inner.propose_timeout_ms;
-        let deadline = Instant::now() + Duration::from_millis(waited_ms);
-        timeout_at(deadline, work).await.map_err(|_| ProposeError::Timeout { waited_ms })
+    pub(crate) fn leader_of(&self, forward: &ForwardToLeader<TypeConfig>) -> Option<Peer> {
+        let (node, place) = (forward.leader_id?, forward.leader_node.as_ref());
+        let address = place.map(|place| place.address.clone());
+        Some(Peer { node, address: address.unwrap_or_default() })
+    }
+
+    pub(crate) fn write_error(&self, error: ClientWriteError<TypeConfig>) -> ProposeError {
+        match error {
+            ClientWriteError::ForwardToLeader(forward) => {
+                ProposeError::NotLeader { leader: self.leader_of(&forward) }
+            }
+            ClientWriteError::LogEntryDiscarded(forward) => {
+                ProposeError::Unknown { leader: self.leader_of(&forward) }
+            }
+            // Only membership changes and conditional writes meet these; a proposal is neither.
+            other => ProposeError::Stopped { message: other.to_string() },
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.inner.host.now() + Duration::from_millis(self.inner.options.propose_timeout_ms)
+    }
+
+    pub(crate) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ProposeError> {
+        let waited_ms = self.inner.options.propose_timeout_ms;
+        timeout_at(self.deadline(), work).await.map_err(|_| ProposeError::Timeout { waited_ms })
     }
 }
 
-fn config(options: &NodeOptions) -> Result<Config, OpenError> {
-    let config = Config {
-        cluster_name: options.cluster_name.clone(),
-        heartbeat_interval: options.heartbeat_ms,
-        election_timeout_min: options.election_min_ms,
-        election_timeout_max: options.election_max_ms,
-        enable_pre_vote: Some(true),
-        // The committed mark on disk lags: a leader must win a term, and commit in it, to know more.
-        enable_leader_restore: Some(false),
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(options.snapshot_every),
-        // `compact` purges, and knows which snapshots there are.
-        max_in_snapshot_log_to_keep: u64::MAX,
-        replication_lag_threshold: options.snapshot_every.saturating_mul(2),
-        ..Config::default()
-    };
-    config.validate().map_err(|e| OpenError::Options { reason: e.to_string() })
-}
-
-/// Lets the log forget, after each snapshot, what the one before it covers already.
-async fn compact<M: Machine>(raft: Raft<M>, mut forgettable: watch::Receiver<u64>) {
-    loop {
-        let entries = *forgettable.borrow_and_update();
-        if entries > 0 && raft.trigger().purge_log(entries - 1).await.is_err() {
-            return;
-        }
-        if forgettable.changed().await.is_err() {
-            return;
-        }
+fn done(result: Result<(), ChangeError>) -> Answer {
+    match result {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Failed { reason: error.to_string() },
     }
-}
-
-fn write_error(error: ClientWriteError<TypeConfig>) -> ProposeError {
-    match error {
-        ClientWriteError::ForwardToLeader(forward) => {
-            ProposeError::NotLeader { hint: forward.leader_id }
-        }
-        ClientWriteError::LogEntryDiscarded(forward) => {
-            ProposeError::Unknown { hint: forward.leader_id }
-        }
-        // Only membership changes and conditional writes meet these; a proposal is neither.
-        other => ProposeError::Stopped { message: other.to_string() },
-    }
-}
-
-fn start_error(error: impl fmt::Display) -> OpenError {
-    OpenError::Start { reason: error.to_string() }
 }

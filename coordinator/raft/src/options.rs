@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::OpenError;
+use crate::start::Start;
 
 /// How a node is set up; the defaults fit a disk of its own and a local network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,11 @@ pub struct NodeOptions {
     /// This node's number in the cluster. It is stamped into the log at bootstrap and must stay:
     /// a node that lost its directory comes back under a new number. Default 1.
     pub node_id: u64,
+    /// What `dir` becomes if it is pristine. Default [`Start::Alone`].
+    pub start: Start,
+    /// The address that other nodes find this one at, as [`Peers`](crate::Peers) understands it. A member
+    /// that comes back under another one is found there. Default empty: a cluster of one needs none.
+    pub address: String,
     /// How often a leader sends heartbeats, milliseconds. Default 100.
     pub heartbeat_ms: u64,
     /// The shortest silence of a leader after which a follower campaigns, milliseconds. Default 300.
@@ -33,6 +39,8 @@ impl Default for NodeOptions {
             dir: PathBuf::new(),
             cluster_name: "shardfeed".to_owned(),
             node_id: 1,
+            start: Start::Alone,
+            address: String::new(),
             heartbeat_ms: 100,
             election_min_ms: 300,
             election_max_ms: 600,
@@ -55,6 +63,7 @@ impl NodeOptions {
         if self.node_id == 0 {
             return refuse("`node_id` is 0; number the nodes from 1".to_owned());
         }
+        self.validate_start()?;
         if self.heartbeat_ms == 0 || self.heartbeat_ms * 2 > self.election_min_ms {
             return refuse(format!(
                 "`heartbeat_ms` is {} and `election_min_ms` is {}; a heartbeat must fit twice",
@@ -79,6 +88,48 @@ impl NodeOptions {
     }
 }
 
+impl NodeOptions {
+    fn validate_start(&self) -> Result<(), OpenError> {
+        let refuse = |reason: String| Err(OpenError::Options { reason });
+        if self.address.len() > ADDRESS_BYTES_MAX {
+            return refuse(format!("`address` has more than {ADDRESS_BYTES_MAX} bytes"));
+        }
+        let members = match &self.start {
+            Start::Alone => return Ok(()),
+            Start::Join { cluster } if cluster.is_nil() => {
+                return refuse("`start` joins no cluster; name the id of one".to_owned());
+            }
+            Start::Join { .. } if self.address.is_empty() => {
+                return refuse("`address` is empty; the cluster must find this node".to_owned());
+            }
+            Start::Join { .. } => return Ok(()),
+            Start::Found { members } => members,
+        };
+        if members.len() > FOUNDERS_MAX {
+            return refuse(format!(
+                "`start` names more than {FOUNDERS_MAX} members; found with fewer"
+            ));
+        }
+        if members.get(&self.node_id) != Some(&self.address) {
+            return refuse(format!(
+                "`start` does not name node {} at `{}`; list every founder with the address it advertises",
+                self.node_id, self.address
+            ));
+        }
+        let bad = |(node, address): (&u64, &String)| {
+            *node == 0 || address.is_empty() || address.len() > ADDRESS_BYTES_MAX
+        };
+        match members.iter().find(|&(node, address)| bad((node, address))) {
+            Some((node, address)) => refuse(format!("`start` has node {node} at `{address}`")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A majority of more costs every proposal more than it can win in safety.
+const FOUNDERS_MAX: usize = 9;
+/// Enough for a host name and a port.
+const ADDRESS_BYTES_MAX: usize = 512;
 /// Enough for a host name; the header stays one page.
 const CLUSTER_NAME_BYTES_MAX: usize = 255;
 

@@ -16,8 +16,8 @@ pub(crate) struct Position {
     pub(crate) index: u64,
 }
 
-/// A vote this node gave or took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A vote this node gave or took. Ordered as elections are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Vote {
     pub(crate) term: u64,
     pub(crate) node: u64,
@@ -33,6 +33,9 @@ pub(crate) struct Members {
     pub(crate) voters: Vec<BTreeSet<u64>>,
     /// Address of every member; members that are in no set of voters only learn.
     pub(crate) addresses: BTreeMap<u64, String>,
+    /// Which of the lives under its number each member is, where that is known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) incarnations: BTreeMap<u64, Uuid>,
 }
 
 /// What an entry holds.
@@ -178,6 +181,7 @@ mod tests {
         let members = Members {
             voters: vec![BTreeSet::from([1, 2]), BTreeSet::from([2, 3])],
             addresses: BTreeMap::from([(1, "a:1".to_owned()), (2, String::new())]),
+            incarnations: BTreeMap::from([(2, CLUSTER)]),
         };
         for payload in [
             Payload::Blank,
@@ -215,6 +219,7 @@ mod tests {
         let members = Members {
             voters: vec![BTreeSet::from([1])],
             addresses: BTreeMap::from([(1, "a".to_owned())]),
+            incarnations: BTreeMap::new(),
         };
         assert_eq!(members.encode(), br#"{"voters":[[1]],"addresses":{"1":"a"}}"#);
     }

@@ -3,6 +3,7 @@
 //! A file is written under another name, synced, renamed, and its directory synced: one that was cut
 //! short never has a snapshot's name. Its header is framed and names the state's length and SHA-256.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +33,9 @@ pub(crate) struct SnapshotMeta {
     /// The entry that set the members, and who they are.
     pub(crate) members_at: Option<Position>,
     pub(crate) members: Members,
+    /// Every node number that was ever a member's. None of them may be given to another node.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) used: BTreeSet<u64>,
 }
 
 impl SnapshotMeta {
@@ -118,16 +122,19 @@ impl SnapshotStore {
         name == UNFINISHED || entries_of(name.trim_end_matches(DAMAGED)).is_some()
     }
 
-    /// Makes a snapshot durable, then removes those before the last two.
+    /// Makes a snapshot durable, then removes those before the last two. One that comes too late, as a
+    /// leader's newer one was installed meanwhile, is not kept.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.closed {
             return Err(io::Error::other("the node is shutting down"));
         }
         let covered = snapshot.meta.entries();
+        if kept.entries.last().is_some_and(|&newest| newest >= covered) {
+            return Ok(());
+        }
         self.disk.write(UNFINISHED, &encode(self.cluster, snapshot))?;
         self.disk.rename(UNFINISHED, &name_of(covered))?;
-        kept.entries.retain(|&entries| entries < covered);
         kept.entries.push(covered);
         while kept.entries.len() > KEPT {
             self.disk.remove(&name_of(kept.entries.remove(0)))?;
@@ -202,7 +209,7 @@ fn decode(cluster: Uuid, bytes: &[u8]) -> Result<Snapshot, FrameError> {
     Ok(Snapshot { meta: header.meta, state: state.to_vec() })
 }
 
-fn hash_text(bytes: &[u8]) -> String {
+pub(crate) fn hash_text(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

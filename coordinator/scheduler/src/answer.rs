@@ -1,9 +1,10 @@
 //! What a command comes to.
 
 use serde::{Deserialize, Serialize};
+use shardfeed_plan::dynamic::Piece;
 use shardfeed_plan::{Difference, Digest, Segment};
 
-use crate::command::{Fencing, SessionId};
+use crate::command::{Cordon, Fencing, SessionId};
 
 /// What a command that was carried out comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,36 @@ pub enum Answer {
     Scans(Vec<ScanTask>),
     /// A rank stands.
     Started(Started),
+    /// What each take came to, in their order.
+    Taken(Vec<Result<Taken, Refusal>>),
+}
+
+/// What a rank has of an epoch, as far as it does not know yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// What the worker shall forget first: everything from this position of its list on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<u64>,
+    /// Pieces of the list that come then, at most [`crate::PIECES_TOLD_MAX`].
+    pub pieces: Vec<Piece>,
+    /// Whether there are more of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+    /// Positions of the list at which runs end, all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub closed: Vec<u64>,
+    /// The worker is asked to release what it has not begun from this position on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoke_from: Option<u64>,
+    /// Samples that the rank will have, padding included; `None` with `tail="uneven"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
+    /// Whether the rank gets nothing more in this epoch.
+    pub ended: bool,
+    /// Step of the epoch that the list's first batch is.
+    pub first_step: u64,
+    /// Samples of a full batch.
+    pub batch_size: u64,
 }
 
 /// A part of a dataset to list or to scan.
@@ -164,6 +195,30 @@ pub enum Refusal {
         by_epoch: u64,
         /// Where it began.
         by_step: u64,
+    },
+    /// The lists that a token goes on from are not kept here.
+    #[error(
+        "job `{job}` cannot go on at epoch {epoch} step {step}: {reason}; a dynamic epoch goes on \
+         only from a token of the last generations and epochs of the same cluster: start from a \
+         later token, or start the epoch anew with set_epoch({epoch})"
+    )]
+    Forgotten {
+        /// The job.
+        job: String,
+        /// Epoch of the token.
+        epoch: u64,
+        /// Its step.
+        step: u64,
+        /// What is not kept.
+        reason: Box<str>,
+    },
+    /// The worker gets nothing new.
+    #[error("worker `{worker}` is {state}: it gets nothing new; use another worker, or none")]
+    Cordoned {
+        /// Its name.
+        worker: String,
+        /// `cordoned` or `draining`.
+        state: Cordon,
     },
     /// The session or lease is no longer the current one.
     #[error("{what} {fencing} is no longer valid: {reason}")]

@@ -60,6 +60,29 @@ pub const SEALED_KEPT: usize = 16;
 /// Epochs of a generation whose beginning is remembered until they are sealed.
 pub const EPOCHS_BEGUN_KEPT: usize = 64;
 
+/// Epochs of a generation of a dynamic job whose lists are kept: one that ranks leave, one that
+/// they enter, and two to go back to.
+pub const EPOCHS_KEPT: usize = 4;
+
+/// Pieces in the lists of a job's earlier generations at most, about 40 bytes each: the lists of
+/// four epochs of a million groups.
+pub const PIECES_KEPT: u64 = 4_000_000;
+
+/// Takes in one command: what a leader gathers while the one before it is written.
+pub const TAKES_MAX: usize = 64;
+
+/// Group sizes that one take tells, so that a command stays small.
+pub const SIZES_TOLD_MAX: usize = 1_024;
+
+/// Pieces that one take is granted or told at most; a worker asks again for more.
+pub const PIECES_TOLD_MAX: usize = 4_096;
+
+/// Revocations in one command.
+pub const REVOKES_MAX: usize = 64;
+
+/// Workers that are cordoned at most: as sessions.
+pub const CORDONS_MAX: usize = 100_000;
+
 /// Generations are numbered up to this by tokens; the ones after it could not be counted on.
 pub const GENERATION_MAX: u64 = 1 << 62;
 

@@ -73,6 +73,30 @@ pub enum Change {
         /// For each lease at most one.
         cursors: Vec<CursorReport>,
     },
+    /// Ranks of dynamic jobs say how far they are and ask for more.
+    TakeGroups {
+        /// 1 to [`crate::TAKES_MAX`], for each rank at most one.
+        takes: Vec<Take>,
+    },
+    /// Ranks of a dynamic job shall give back what they have not begun; proposed by the leader.
+    Revoke(Revoke),
+    /// A worker shall get less, or more, to do.
+    CordonWorker {
+        /// Its name.
+        worker: String,
+        /// What it may get.
+        state: Cordon,
+    },
+    /// A dataset that no job refers to is forgotten.
+    RemoveDataset {
+        /// Its name.
+        name: String,
+    },
+    /// A job that nobody is served of is forgotten.
+    RemoveJob {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// See [`Change::JoinSession`].
@@ -258,6 +282,76 @@ pub struct CursorReport {
     pub epoch: u64,
     /// That step of the epoch.
     pub step: u64,
+}
+
+/// See [`Change::TakeGroups`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Take {
+    /// Lease of the rank.
+    pub lease: LeaseRef,
+    /// Epoch whose list is meant; the rank may still be in the one before.
+    pub epoch: u64,
+    /// The first step of that epoch that the rank has not consumed.
+    pub step: u64,
+    /// Position in the list up to which the worker may have begun to deliver.
+    pub started: u64,
+    /// Pieces of the list that the worker has, after what it released.
+    pub known: u64,
+    /// Samples that it would like to have and not to have begun; 0 = only tell.
+    pub wants: u64,
+    /// It gives back what lies from this position on, which is not below `started`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<u64>,
+    /// What the plan says of the epoch.
+    pub facts: PoolFacts,
+}
+
+/// The groups of an epoch, as the plan says: the same for every generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolFacts {
+    /// Groups of the epoch.
+    pub groups: u64,
+    /// Samples of the epoch.
+    pub samples: u64,
+    /// Group whose size is told first: the first one that was never granted, as the leader saw it.
+    pub at: u64,
+    /// Samples of that group and those after it, at most [`crate::SIZES_TOLD_MAX`].
+    pub next: Vec<u64>,
+}
+
+/// See [`Change::Revoke`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoke {
+    /// The job.
+    pub job: String,
+    /// Its generation.
+    pub generation: u64,
+    /// Epoch of the lists.
+    pub epoch: u64,
+    /// At most [`crate::REVOKES_MAX`]; those that no longer make sense are passed over.
+    pub revokes: Vec<RankRevoke>,
+}
+
+/// One rank that shall give back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankRevoke {
+    /// The rank.
+    pub rank: u64,
+    /// Position in its list from which on.
+    pub from: u64,
+}
+
+/// What a worker may get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cordon {
+    /// Everything.
+    #[default]
+    Open,
+    /// No scan, no rank and no group that it does not have yet.
+    Cordoned,
+    /// As cordoned; it also gives back scans, and groups that it has not begun.
+    Draining,
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use shardfeed_plan::{EPOCH_MAX, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SEALED_KEPT, STEP_MAX};
-use crate::command::CursorReport;
+use crate::command::{CursorReport, LeaseRef};
+use crate::generation::Generation;
 use crate::job::Job;
 use crate::origin::at_step;
 use crate::state::{Moment, State};
@@ -71,6 +72,8 @@ impl State {
                 generation: current.number,
                 segments: at_step(current.segments_of(epoch)?, step),
                 speaks_for: None,
+                // Whoever answers with it knows the cluster's id.
+                cluster: None,
             })
         }))
     }
@@ -89,18 +92,29 @@ impl Job {
     fn report(&mut self, moment: Moment, report: &CursorReport) {
         let CursorReport { lease, epoch, step } = report;
         let to = RankCursor { epoch: *epoch, step: *step };
-        let usable = self.generations.get_mut(&lease.generation).filter(|generation| {
-            let rank = generation.ranks.get(&lease.rank);
-            generation.superseded_by.is_none()
-                && rank.is_some_and(|rank| rank.is_served_by(lease.fencing) && rank.cursor <= to)
-                && to.is_possible()
-        });
-        let Some(generation) = usable else {
+        let is_dynamic = self.identity.is_dynamic();
+        let known = self.generations.get_mut(&lease.generation);
+        let Some(generation) = known.filter(|known| known.may_advance(lease, to, is_dynamic))
+        else {
             self.stale_reports = self.stale_reports.saturating_add(1);
+            if let Some(generation) = self.generations.get_mut(&lease.generation) {
+                generation.count_late(lease.rank, lease.fencing, to);
+            }
             return;
         };
         let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
         self.seal(sealed);
+    }
+}
+
+impl Generation {
+    /// Whether a lease may move its rank's cursor there.
+    fn may_advance(&self, lease: &LeaseRef, to: RankCursor, is_dynamic: bool) -> bool {
+        let rank = self.ranks.get(&lease.rank);
+        self.superseded_by.is_none()
+            && rank.is_some_and(|rank| rank.is_served_by(lease.fencing) && rank.cursor <= to)
+            && to.is_possible()
+            && (!is_dynamic || self.can_stand_at(lease.rank, to, false))
     }
 }
 

@@ -8,6 +8,7 @@ use shardfeed_plan::{ContentDigest, Digest};
 use crate::answer::{Answer, Refusal};
 use crate::bound::{DATASETS_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened};
 use crate::command::{AddDataset, FailDataset, Failure, FinishDataset};
+use crate::job::is_zero;
 use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef};
 use crate::session::Sessions;
 use crate::state::{Moment, State};
@@ -21,7 +22,7 @@ pub struct Dataset {
     pub patterns: Vec<String>,
     /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// Counts how often it was added, from 1.
+    /// Counts how often it was added, from 1; of one that was removed before, from beyond its last.
     pub attempt: u64,
     /// Log index at which this attempt began; the oldest one is served first.
     pub order: u64,
@@ -84,6 +85,10 @@ pub(crate) struct Datasets {
     /// Parts of all datasets.
     #[serde(skip)]
     pub(crate) parts: u64,
+    /// Attempts of datasets that were removed are numbered up to this, so that what is proposed
+    /// for one of them never fits another of its name.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) removed_attempts: u64,
 }
 
 impl Dataset {
@@ -233,13 +238,34 @@ impl Datasets {
 }
 
 impl State {
+    pub(crate) fn remove_dataset(&mut self, name: &str) -> Result<Answer, Refusal> {
+        let dataset = self.datasets.get(name)?;
+        let user = self.jobs.by_name.values().find(|job| job.dataset == name);
+        if let Some(job) = user {
+            return Err(Refusal::Invalid(format!(
+                "job `{}` reads dataset `{name}`; remove the job first",
+                job.name
+            )));
+        }
+        for (session, scan) in leases_of(dataset) {
+            self.sessions.drop_scan(session, &scan);
+        }
+        let Dataset { attempt, order, .. } = *dataset;
+        self.datasets.parts -= dataset.progress().parts;
+        self.datasets.with_work.remove(&order);
+        self.datasets.assembling.remove(name);
+        self.datasets.by_name.remove(name);
+        self.datasets.removed_attempts = self.datasets.removed_attempts.max(attempt);
+        Ok(Answer::Done)
+    }
+
     pub(crate) fn add_dataset(
         &mut self,
         moment: Moment,
         add: &AddDataset,
     ) -> Result<Answer, Refusal> {
         check_add(add)?;
-        let mut attempt = 1;
+        let mut attempt = self.datasets.removed_attempts + 1;
         if let Some(known) = self.datasets.by_name.get(&add.name) {
             check_same(known, add)?;
             if !matches!(known.phase, Phase::Failed { .. }) {

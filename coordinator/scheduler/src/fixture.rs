@@ -1,7 +1,9 @@
 //! What tests begin with.
 
 use expect_test::Expect;
-use shardfeed_plan::{DECODER_NONE, Digest, Intent, JobIdentity, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail,
+};
 
 use crate::{
     AddDataset, Answer, Applied, Change, Command, CursorReport, FinishDataset, Generation,
@@ -202,7 +204,7 @@ pub(crate) fn identity(tail: Tail) -> JobIdentity {
         block_length: 1,
     };
     let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
-    JobIdentity { shuffle, lanes: 2, tail, operators, decoder }
+    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, operators, decoder }
 }
 
 pub(crate) fn register(tail: Tail) -> Change {

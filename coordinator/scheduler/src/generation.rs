@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Segment, Steps};
 
 use crate::answer::Refusal;
-use crate::bound::EPOCHS_BEGUN_KEPT;
+use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
+use crate::command::Fencing;
 use crate::cursor::{RankCursor, SealedEpoch};
 use crate::lease::RankLease;
 use crate::origin::{Origin, at_step};
+use crate::pool::Pool;
 
 /// A generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,9 @@ pub struct Generation {
     pub ranks: BTreeMap<u64, Rank>,
     /// What took over.
     pub superseded_by: Option<Successor>,
+    /// Of a dynamic job: what was granted of each epoch, the last ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pools: BTreeMap<u64, Pool>,
     /// When each epoch began that is not sealed, as far as kept, Unix ms.
     pub(crate) begun: BTreeMap<u64, u64>,
     /// Epochs below are sealed.
@@ -143,6 +148,9 @@ impl Generation {
 
     /// Adds a rank.
     pub(crate) fn join(&mut self, number: u64, rank: Rank) {
+        if let Some(pool) = self.pools.get_mut(&rank.cursor.epoch) {
+            pool.take_over(number, rank.cursor.step);
+        }
         *self.cursors.entry(rank.cursor).or_default() += 1;
         self.served += u64::from(rank.lease.is_some());
         self.begin(rank.cursor.epoch, rank.cursor_ms);
@@ -157,9 +165,70 @@ impl Generation {
         std::mem::replace(&mut rank.lease, lease)
     }
 
-    /// Frees a rank whose session ended.
-    pub(crate) fn free(&mut self, number: u64) {
-        self.lend(number, None);
+    /// Frees a rank that its session or trainer no longer has. What it was granted of an epoch
+    /// that ranks share out among themselves is free, unless the generation is over.
+    pub(crate) fn free(&mut self, number: u64) -> Option<RankLease> {
+        let before = self.lend(number, None)?;
+        if self.superseded_by.is_none() {
+            self.pools.values_mut().for_each(|pool| pool.release(number, before.fencing));
+        }
+        Some(before)
+    }
+
+    /// Whether a rank of a dynamic job can stand at a cursor that is not before the known one;
+    /// `lost`: also by what it had when its session ended.
+    pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, lost: bool) -> bool {
+        match self.pools.get(&cursor.epoch) {
+            Some(pool) => pool.can_stand_at(number, cursor.step, lost),
+            None => cursor.step == self.first_step(cursor.epoch),
+        }
+    }
+
+    /// Step at which the lists of an epoch begin that has no pool yet.
+    pub(crate) fn first_step(&self, epoch: u64) -> u64 {
+        if epoch == self.origin.epoch { self.origin.step() } else { 0 }
+    }
+
+    /// Samples of one rank's full batch.
+    pub fn batch_size(&self) -> u64 {
+        self.origin.global_batch() / self.world_size.max(1)
+    }
+
+    /// The pool of an epoch, which begins as `new` if there was none. `None` while too many
+    /// earlier epochs are not over.
+    pub(crate) fn pool_mut(&mut self, epoch: u64, new: impl FnOnce() -> Pool) -> Option<&mut Pool> {
+        let sealed_to = self.sealed_to;
+        let is_over = |epoch: u64, pool: &Pool| epoch < sealed_to || pool.is_done();
+        if !self.pools.contains_key(&epoch) {
+            while self.pools.len() >= EPOCHS_KEPT {
+                let over = self.pools.iter().find(|(epoch, pool)| is_over(**epoch, pool));
+                let over = *over?.0;
+                self.pools.remove(&over);
+            }
+            self.pools.insert(epoch, new());
+        }
+        self.pools.get_mut(&epoch)
+    }
+
+    /// Counts what a lease that is no longer good says late.
+    pub(crate) fn count_late(&mut self, number: u64, fencing: Fencing, cursor: RankCursor) {
+        if let Some(pool) = self.pools.get_mut(&cursor.epoch) {
+            pool.count_late(number, fencing, cursor.step);
+        }
+    }
+
+    /// Pieces that its pools keep.
+    pub(crate) fn pieces(&self) -> u64 {
+        self.pools.values().map(Pool::pieces).sum()
+    }
+
+    /// What a cursor's way up means for the pools of its epochs.
+    fn consume(&mut self, number: u64, from: RankCursor, to: RankCursor) {
+        let left = self.pools.range_mut(from.epoch..to.epoch);
+        left.for_each(|(_, pool)| pool.leave(number));
+        if let Some(pool) = self.pools.get_mut(&to.epoch) {
+            pool.consume(number, to.step);
+        }
     }
 
     /// Moves a rank's cursor up; returns the epochs that are sealed by that, of which at most
@@ -176,6 +245,7 @@ impl Generation {
         };
         let from = std::mem::replace(&mut rank.cursor, to);
         rank.cursor_ms = now_ms;
+        self.consume(number, from, to);
         if let Some(ranks) = self.cursors.get_mut(&from) {
             *ranks -= 1;
             if *ranks == 0 {
@@ -226,5 +296,6 @@ impl Generation {
             *self.cursors.entry(rank.cursor).or_default() += 1;
         }
         self.served = self.leases().count() as u64;
+        self.pools.values_mut().for_each(Pool::index);
     }
 }

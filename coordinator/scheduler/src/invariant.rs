@@ -1,10 +1,12 @@
 //! What holds after every command.
 
+mod pools;
+
 use std::collections::BTreeSet;
 
 use crate::bound::{
-    DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT,
-    SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+    CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT,
+    RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
 };
 use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
@@ -83,6 +85,7 @@ impl State {
             ("ended sessions", self.sessions.ended.len(), SESSIONS_ENDED_KEPT),
             ("datasets", self.datasets.by_name.len(), DATASETS_MAX),
             ("jobs", self.jobs.by_name.len(), JOBS_MAX),
+            ("cordoned workers", self.sessions.cordons.len(), CORDONS_MAX),
         ];
         bounds.into_iter().try_for_each(|(what, held, most)| bound(what, held, most))
     }
@@ -203,6 +206,7 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     for (number, generation) in generations {
         rule(*number == generation.number, name, "generations are kept by number")?;
         check_generation(job, generation)?;
+        pools::check_pools(job, generation)?;
     }
     let usable = || generations.values().filter(|generation| generation.superseded_by.is_none());
     let starts = usable().filter(|generation| !generation.by_move).count();

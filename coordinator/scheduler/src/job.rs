@@ -7,8 +7,8 @@ use shardfeed_plan::{JobIdentity, Segment, differences};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    GENERATIONS_KEPT, JOBS_MAX, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, check_name, check_room,
-    check_text,
+    GENERATIONS_KEPT, JOBS_MAX, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, check_name,
+    check_room, check_text,
 };
 use crate::command::RegisterJob;
 use crate::cursor::SealedEpoch;
@@ -42,6 +42,14 @@ pub struct Job {
     /// Generations that are not superseded.
     #[serde(skip)]
     pub(crate) usable: BTreeSet<u64>,
+    /// Generations are numbered from this on: a removed job of the name may have had those below.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) numbered_from: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A run that was seen.
@@ -60,6 +68,10 @@ pub(crate) struct Jobs {
     /// Ranks in all generations of all jobs.
     #[serde(skip)]
     pub(crate) ranks: u64,
+    /// Generations of jobs that were removed are numbered below this, so that a token of one is
+    /// never taken for that of another job.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) removed_below: u64,
 }
 
 impl Job {
@@ -136,7 +148,20 @@ impl Job {
         for number in &dropped {
             self.usable.remove(number);
         }
+        self.forget_pools();
         dropped.iter().filter_map(|number| self.generations.remove(number)).collect()
+    }
+
+    /// Lets go of the oldest lists, so that restarts of a large dynamic job stay small.
+    fn forget_pools(&mut self) {
+        let mut pieces = 0;
+        for generation in self.generations.values_mut().rev().skip(1) {
+            pieces += generation.pieces();
+            let is_over = generation.superseded_by.is_some() || generation.served == 0;
+            if pieces > PIECES_KEPT && is_over {
+                generation.pools.clear();
+            }
+        }
     }
 
     fn index(&mut self) {
@@ -159,11 +184,17 @@ impl Jobs {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 
+    /// Groups begun in all pools: about how large they are.
+    pub(crate) fn groups(&self) -> u64 {
+        let generations = self.by_name.values().flat_map(|job| job.generations.values());
+        generations.flat_map(|generation| generation.pools.values()).map(|pool| pool.next).sum()
+    }
+
     /// Frees a rank whose session ended.
     pub(crate) fn free(&mut self, rank: &RankRef) {
         let job = self.by_name.get_mut(&rank.job);
         if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
-            generation.free(rank.rank);
+            drop(generation.free(rank.rank));
         }
     }
 
@@ -184,6 +215,33 @@ impl Jobs {
 }
 
 impl State {
+    pub(crate) fn remove_job(&mut self, name: &str) -> Result<Answer, Refusal> {
+        let job = self.jobs.get(name)?;
+        let usable = job.usable.iter().filter_map(|number| job.generations.get(number));
+        let served = usable.flat_map(|generation| {
+            let ranks = generation.leases().map(|(_, rank)| rank);
+            ranks.map(|rank| (generation.number, rank))
+        });
+        if let Some((generation, rank)) = served.into_iter().next() {
+            return Err(Refusal::Invalid(format!(
+                "rank {rank} of generation {generation} of job `{name}` is served; stop its ranks \
+                 first"
+            )));
+        }
+        let Some(job) = self.jobs.by_name.remove(name) else {
+            return Err(not_found(name));
+        };
+        for (number, generation) in &job.generations {
+            self.jobs.ranks -= generation.ranks.len() as u64;
+            self.jobs.removed_below = self.jobs.removed_below.max(number.saturating_add(1));
+            for (session, rank) in generation.leases() {
+                let (job, generation) = (name.to_owned(), *number);
+                self.sessions.drop_lease(session, &RankRef { job, generation, rank });
+            }
+        }
+        Ok(Answer::Done)
+    }
+
     pub(crate) fn register_job(
         &mut self,
         moment: Moment,
@@ -213,6 +271,7 @@ impl State {
             stale_reports: 0,
             runs: VecDeque::new(),
             usable: BTreeSet::new(),
+            numbered_from: self.jobs.removed_below,
         };
         self.jobs.by_name.insert(name.clone(), job);
         Ok(Answer::Done)
@@ -245,6 +304,10 @@ fn not_found(name: &str) -> Refusal {
 
 fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
     let JobIdentity { shuffle, lanes, operators, decoder, .. } = identity;
+    if identity.is_dynamic() && *lanes != 1 {
+        let reason = format!("lanes={lanes} means nothing with mode=\"dynamic\"; leave it out");
+        return Err(Refusal::Invalid(reason));
+    }
     check_text("the list of operators", operators)?;
     check_text("the decoder's id", decoder)?;
     let plan = shuffle.validate().and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));

@@ -98,7 +98,7 @@ impl State {
             && ending.is_served_by(*fencing)
         {
             ending.ended = true;
-            if let Some(lease) = generation.lend(*rank, None) {
+            if let Some(lease) = generation.free(*rank) {
                 let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
                 self.sessions.drop_lease(lease.session, &rank);
             }

@@ -25,27 +25,36 @@ mod job;
 mod generation;
 mod origin;
 
+mod cordon;
 mod cursor;
 mod lease;
 mod place;
 mod start;
+
+mod pool;
+
+mod balance;
+mod inherit;
+mod take;
 
 mod invariant;
 
 #[cfg(test)]
 mod fixture;
 
-pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started};
+pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started, Taken};
+pub use balance::Speeds;
 pub use bound::{
-    ANSWERS_BYTES_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATION_MAX, GENERATIONS_KEPT, JOBS_MAX,
-    NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX, RANKS_KEPT, RANKS_TOTAL_MAX,
-    REQUEST_AGE_MS, REQUESTS_KEPT, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT,
-    SESSIONS_MAX, STEP_MAX, TEXT_BYTES_MAX,
+    ANSWERS_BYTES_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, GENERATION_MAX,
+    GENERATIONS_KEPT, JOBS_MAX, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
+    PIECES_KEPT, PIECES_TOLD_MAX, RANKS_KEPT, RANKS_TOTAL_MAX, REQUEST_AGE_MS, REQUESTS_KEPT,
+    REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+    SIZES_TOLD_MAX, STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
 };
 pub use command::{
-    AddDataset, Change, Command, CursorReport, FailDataset, FailScan, Failure, Fencing,
-    FinishDataset, JoinSession, LeaseRef, Part, RegisterJob, ReportListing, ReportScan, SessionId,
-    StartRank,
+    AddDataset, Change, Command, Cordon, CursorReport, FailDataset, FailScan, Failure, Fencing,
+    FinishDataset, JoinSession, LeaseRef, Part, PoolFacts, RankRevoke, RegisterJob, ReportListing,
+    ReportScan, Revoke, SessionId, StartRank, Take,
 };
 pub use cursor::{RankCursor, SealedEpoch};
 pub use dataset::{Dataset, Phase, Ready};
@@ -54,6 +63,7 @@ pub use invariant::Breach;
 pub use job::Job;
 pub use lease::{RankLease, RankRef, Verdict};
 pub use origin::Origin;
+pub use pool::{Pool, Share, Tally};
 pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
 pub use session::{EndReason, EndedSession, Session};
 pub use shardfeed_plan::Intent;

@@ -10,6 +10,7 @@ use crate::cursor::RankCursor;
 use crate::generation::{Generation, Rank};
 use crate::job::Job;
 use crate::origin::{Origin, alike};
+use crate::pool::Pool;
 
 /// What a start comes to, before anything is changed.
 #[derive(Debug)]
@@ -32,11 +33,26 @@ pub(crate) struct Opening {
     pub(crate) implicit: bool,
     pub(crate) by_move: bool,
     pub(crate) origin: Origin,
+    /// Of a dynamic job that goes on in mid-epoch: what is granted and free of it.
+    pub(crate) pool: Option<Box<Pool>>,
 }
 
 impl Job {
     /// Where a start leads, or why nowhere.
     pub(crate) fn place(&self, start: &StartRank) -> Result<Place, Refusal> {
+        if self.identity.is_dynamic() && start.limit.is_some() {
+            let reason =
+                "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out";
+            return Err(Refusal::Invalid(reason.to_owned()));
+        }
+        let mut place = self.place_by_intent(start)?;
+        if self.identity.is_dynamic() {
+            self.place_lists(start, &mut place)?;
+        }
+        Ok(place)
+    }
+
+    fn place_by_intent(&self, start: &StartRank) -> Result<Place, Refusal> {
         let tail = self.identity.tail;
         match &start.intent {
             Intent::Reconnect { generation, epoch, step } => {
@@ -112,6 +128,7 @@ impl Job {
             implicit: left.implicit,
             by_move: true,
             origin,
+            pool: None,
         }))
     }
 
@@ -126,7 +143,8 @@ impl Job {
         let parent = token_generation.filter(|parent| self.generations.contains_key(parent));
         let opening = |run: Option<String>, origin: Origin| {
             let (implicit, by_move) = (start.run.is_none(), false);
-            Ok(Place::Open(Opening { number, parent, run, implicit, by_move, origin }))
+            let pool = None;
+            Ok(Place::Open(Opening { number, parent, run, implicit, by_move, origin, pool }))
         };
         let Some(current) = self.current() else {
             return opening(start.run.clone(), origin);
@@ -201,12 +219,15 @@ impl Job {
     fn next_number(&self, token_generation: Option<u64>) -> Result<u64, Refusal> {
         let last = self.current().map(|current| current.number);
         match last.max(token_generation) {
-            None => Ok(0),
-            Some(number) => number.checked_add(1).ok_or_else(|| Refusal::Full {
-                what: "generations".to_owned(),
-                most: u64::MAX,
-                hint: "use another name for the job".to_owned(),
-            }),
+            None => Ok(self.numbered_from),
+            Some(number) => number
+                .max(self.numbered_from.saturating_sub(1))
+                .checked_add(1)
+                .ok_or_else(|| Refusal::Full {
+                    what: "generations".to_owned(),
+                    most: u64::MAX,
+                    hint: "use another name for the job".to_owned(),
+                }),
         }
     }
 }

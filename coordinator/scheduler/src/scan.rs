@@ -7,7 +7,9 @@ use shardfeed_plan::Digest;
 
 use crate::answer::{Answer, Refusal, ScanTask, ScanWork};
 use crate::bound::{PARTS_MAX, PARTS_TOTAL_MAX, SCANS_TAKEN_MAX, check_text};
-use crate::command::{FailScan, Failure, Fencing, Part, ReportListing, ReportScan, SessionId};
+use crate::command::{
+    Cordon, FailScan, Failure, Fencing, Part, ReportListing, ReportScan, SessionId,
+};
 use crate::dataset::{Dataset, Phase, bounded, is_failed_by};
 use crate::state::{Moment, State};
 
@@ -168,6 +170,9 @@ impl State {
         most: u32,
     ) -> Result<Answer, Refusal> {
         self.sessions.live(session)?;
+        if self.sessions.cordon(session) != Cordon::Open {
+            return Ok(Answer::Scans(vec![]));
+        }
         let lease = ScanLease { fencing: index, session, granted_ms: now_ms };
         let mut tasks = vec![];
         while tasks.len() < most.min(SCANS_TAKEN_MAX) as usize {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room};
-use crate::command::{JoinSession, SessionId};
+use crate::command::{Cordon, JoinSession, SessionId};
 use crate::lease::RankRef;
 use crate::scan::ScanRef;
 use crate::state::{Moment, State};
@@ -62,6 +62,9 @@ pub(crate) struct Sessions {
     pub(crate) ended: VecDeque<EndedSession>,
     #[serde(skip)]
     pub(crate) by_worker: BTreeMap<String, SessionId>,
+    /// Workers that get less than everything, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) cordons: BTreeMap<String, Cordon>,
 }
 
 impl Sessions {

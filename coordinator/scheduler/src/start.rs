@@ -23,6 +23,7 @@ impl State {
     ) -> Result<Answer, Refusal> {
         self.sessions.live(start.session)?;
         check_start(start)?;
+        self.sessions.may_serve(start)?;
         let job = self.jobs.get(&start.job)?;
         let place = job.place(start)?;
         if !matches!(place, Place::Back { .. }) {
@@ -64,11 +65,15 @@ impl State {
         };
         let lease = RankLease { fencing: index, session: start.session, granted_ms: now_ms };
         let before = generation.lend(start.rank, Some(lease));
+        if let Some(pool) = generation.pools.get_mut(&cursor.epoch) {
+            pool.restore(start.rank, cursor.step);
+        }
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.trainer.clone_from(&start.trainer);
             (rank.ended, rank.moved_to) = (false, None);
         }
         let sealed = generation.advance(start.rank, cursor, now_ms, SEALED_KEPT);
+        generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
         job.seal(sealed);
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
         if let Some(before) = before {
@@ -117,7 +122,7 @@ impl State {
         opening: Opening,
     ) -> Result<u64, Refusal> {
         let job = self.jobs.get_mut(&start.job)?;
-        let Opening { number, parent, run, implicit, by_move, origin } = opening;
+        let Opening { number, parent, run, implicit, by_move, origin, pool } = opening;
         let generation = Generation {
             number,
             parent,
@@ -132,6 +137,7 @@ impl State {
             started_ms: moment.now_ms,
             ranks: BTreeMap::new(),
             superseded_by: None,
+            pools: pool.into_iter().map(|pool| (origin.epoch, *pool)).collect(),
             begun: BTreeMap::new(),
             cursors: BTreeMap::new(),
             served: 0,
@@ -155,7 +161,7 @@ impl State {
         let Some(generation) = job.and_then(|job| job.generations.get_mut(&from)) else {
             return;
         };
-        let before = generation.lend(start.rank, None);
+        let before = generation.free(start.rank);
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.moved_to = Some(to);
         }

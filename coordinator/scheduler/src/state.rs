@@ -128,6 +128,11 @@ impl State {
             Change::StartRank(start) => self.start_rank(moment, start),
             Change::EndRank { lease } => self.end_rank(lease),
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
+            Change::TakeGroups { takes } => self.take_groups(moment, takes),
+            Change::Revoke(revoke) => self.revoke(revoke),
+            Change::CordonWorker { worker, state } => self.cordon_worker(worker, *state),
+            Change::RemoveDataset { name } => self.remove_dataset(name),
+            Change::RemoveJob { name } => self.remove_job(name),
         }
     }
 
@@ -223,7 +228,7 @@ impl State {
         if cfg!(debug_assertions) {
             let named = self.datasets.by_name.len() + self.jobs.by_name.len();
             let held = named + self.sessions.live.len() + self.dedupe.len();
-            let size = held as u64 + self.jobs.ranks + self.datasets.parts;
+            let size = held as u64 + self.jobs.ranks + self.datasets.parts + self.jobs.groups();
             if self.applied.is_multiple_of(1 + (size / CHECKED_ALWAYS).pow(2)) {
                 let checked = self.check();
                 assert!(checked.is_ok(), "after log index {}: {checked:?}", self.applied);

@@ -1,21 +1,21 @@
-//! Chunks by the SHA-256 of their content, one file each under `chunks/ab/cdef..`. What was put is
-//! on disk before it is acknowledged, and what is read is what was put, or an error.
+//! Chunks by the SHA-256 of their content, one file each. What was put is on disk before it is
+//! acknowledged, and what is read is what was put, or an error.
 //!
 //! Chunks that no dataset refers to are bounded in bytes and removed after an hour; what is referred
-//! to is not counted and stays.
+//! to is not counted and stays. Every node keeps a store of its own.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use shardfeed_host::Disk;
 use shardfeed_plan::Digest;
 use shardfeed_proto::CHUNK_BYTES_MAX;
+use tokio::time::Instant;
 
-/// A chunk that no dataset refers to is kept so long after it was last put.
+/// A chunk that no dataset refers to is kept so long after it was last put, or after a start.
 pub(crate) const UNREFERENCED_AGE_MAX: Duration = Duration::from_secs(3600);
 
 /// A chunk counts for at least so much, which bounds how many there are.
@@ -30,10 +30,10 @@ pub(crate) enum ChunkStoreError {
     #[error("there is no chunk {digest}; put it again")]
     NotFound { digest: Digest },
     #[error(
-        "{}: damaged: its content is not that of chunk {digest}; restore the file from a backup, or \
-         add the dataset again under another name", .path.display()
+        "{path}: damaged: its content is not that of chunk {digest}; restore the file from a backup, or \
+         add the dataset again under another name"
     )]
-    Corrupt { path: PathBuf, digest: Digest },
+    Corrupt { path: String, digest: Digest },
     #[error("a chunk has 1 to {CHUNK_BYTES_MAX} bytes, not {bytes}")]
     Size { bytes: usize },
     #[error(
@@ -42,19 +42,27 @@ pub(crate) enum ChunkStoreError {
     )]
     Full { bytes: u64, most: u64 },
     #[error(
-        "{}: {source}; check the disk of the coordinator, its free space and the permissions",
-        .path.display()
+        "{path}: {source}; check the disk of the coordinator, its free space and the permissions"
     )]
-    Io { path: PathBuf, source: io::Error },
+    Io { path: String, source: io::Error },
 }
 
 /// The store of one data folder. Its calls block on the disk.
 #[derive(Debug)]
 pub(crate) struct ChunkStore {
-    folder: PathBuf,
+    disk: Arc<dyn Disk>,
     unreferenced_bytes_max: u64,
-    unreferenced: Mutex<Unreferenced>,
+    known: Mutex<Known>,
     parts: AtomicU64,
+}
+
+/// What is there.
+#[derive(Debug, Default)]
+struct Known {
+    present: BTreeSet<Digest>,
+    unreferenced: Unreferenced,
+    /// Why the last write failed, until one succeeds.
+    failure: Option<String>,
 }
 
 /// Chunks that no dataset refers to.
@@ -67,11 +75,11 @@ struct Unreferenced {
 #[derive(Debug)]
 struct Loose {
     bytes: u64,
-    put: SystemTime,
+    put: Instant,
 }
 
 impl Unreferenced {
-    fn insert(&mut self, digest: Digest, bytes: u64, put: SystemTime) {
+    fn insert(&mut self, digest: Digest, bytes: u64, put: Instant) {
         let bytes = bytes.max(COUNTED_BYTES_MIN);
         self.remove(&digest);
         self.chunks.insert(digest, Loose { bytes, put });
@@ -86,39 +94,38 @@ impl Unreferenced {
 }
 
 impl ChunkStore {
-    /// The store in `folder`, which is made if it is missing. What a death left half written goes.
-    /// - `referenced`: whether a dataset refers to a chunk.
+    /// The store on a disk of its own. What a death left half written goes.
+    /// - `referenced`: what datasets refer to.
     pub(crate) fn open(
-        folder: PathBuf,
+        disk: Arc<dyn Disk>,
         unreferenced_bytes_max: u64,
-        referenced: impl Fn(&Digest) -> bool,
+        referenced: &BTreeSet<Digest>,
+        now: Instant,
     ) -> Result<Self, ChunkStoreError> {
-        make_folder(&folder)?;
-        let mut unreferenced = Unreferenced::default();
-        for_each_file(&folder, |path, digest| {
-            let Some(digest) = digest else {
-                return fs::remove_file(path);
-            };
-            let metadata = fs::metadata(path)?;
-            if !referenced(&digest) {
-                unreferenced.insert(digest, metadata.len(), metadata.modified()?);
+        let failed = |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
+        let mut known = Known::default();
+        for name in disk.list().map_err(|error| failed("", error))? {
+            if name.starts_with(PART_PREFIX) {
+                disk.remove(&name).map_err(|error| failed(&name, error))?;
+            } else if let Ok(digest) = name.parse::<Digest>() {
+                known.present.insert(digest);
+                if !referenced.contains(&digest) {
+                    let bytes = disk.open(&name).and_then(|file| file.len());
+                    let bytes = bytes.map_err(|error| failed(&name, error))?;
+                    known.unreferenced.insert(digest, bytes, now);
+                }
             }
-            Ok(())
-        })?;
-        let unreferenced = Mutex::new(unreferenced);
-        Ok(Self { folder, unreferenced_bytes_max, unreferenced, parts: AtomicU64::new(0) })
+        }
+        let known = Mutex::new(known);
+        Ok(Self { disk, unreferenced_bytes_max, known, parts: AtomicU64::new(0) })
     }
 
     /// Stores a chunk; on disk when this returns. Putting it again changes nothing.
-    pub(crate) fn put(&self, content: &[u8]) -> Result<Digest, ChunkStoreError> {
-        if content.is_empty() || content.len() > CHUNK_BYTES_MAX {
-            return Err(ChunkStoreError::Size { bytes: content.len() });
-        }
-        let digest = Digest::of_parts([content]);
-        let path = self.path(&digest);
+    pub(crate) fn put(&self, content: &[u8], now: Instant) -> Result<Digest, ChunkStoreError> {
+        let digest = digest_of(content)?;
         // First: an old one that is put again must not be taken away before it is referred to.
-        if let Some(loose) = self.loose().chunks.get_mut(&digest) {
-            loose.put = SystemTime::now();
+        if let Some(loose) = self.known().unreferenced.chunks.get_mut(&digest) {
+            loose.put = now;
         }
         match self.read(&digest) {
             Ok(_) => return Ok(digest),
@@ -127,64 +134,88 @@ impl ChunkStore {
             Err(ChunkStoreError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
-        let new = !path.exists();
-        self.write(&path, content)
-            .map_err(|source| ChunkStoreError::Io { path: path.clone(), source })?;
-        if new {
-            self.loose().insert(digest, content.len() as u64, SystemTime::now());
+        if self.write(&digest, content)? {
+            self.known().unreferenced.insert(digest, content.len() as u64, now);
         }
+        Ok(digest)
+    }
+
+    /// Stores a chunk that a dataset refers to and that was not here, or not as it must be.
+    pub(crate) fn fill(&self, content: &[u8]) -> Result<Digest, ChunkStoreError> {
+        let digest = digest_of(content)?;
+        self.write(&digest, content)?;
         Ok(digest)
     }
 
     /// A chunk's content, verified.
     pub(crate) fn read(&self, digest: &Digest) -> Result<Vec<u8>, ChunkStoreError> {
-        let path = self.path(digest);
-        match fs::read(&path) {
+        let name = digest.to_string();
+        match self.disk.read(&name) {
             Ok(content) if Digest::of_parts([content.as_slice()]) == *digest => Ok(content),
-            Ok(_) => Err(ChunkStoreError::Corrupt { path, digest: *digest }),
+            Ok(_) => {
+                // As good as gone: whoever looks for what is missing gets it from another node.
+                self.known().present.remove(digest);
+                Err(ChunkStoreError::Corrupt { path: self.disk.path_text(&name), digest: *digest })
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.known().present.remove(digest);
                 Err(ChunkStoreError::NotFound { digest: *digest })
             }
-            Err(source) => Err(ChunkStoreError::Io { path, source }),
+            Err(source) => Err(ChunkStoreError::Io { path: self.disk.path_text(&name), source }),
         }
+    }
+
+    /// Those of `digests` that are not here.
+    pub(crate) fn missing<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) -> Vec<Digest> {
+        let known = self.known();
+        digests.into_iter().filter(|digest| !known.present.contains(digest)).copied().collect()
     }
 
     /// Takes chunks out of what may be removed, before a command refers to them.
     pub(crate) fn hold<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
-        let mut loose = self.loose();
-        digests.into_iter().for_each(|digest| loose.remove(digest));
+        let mut known = self.known();
+        digests.into_iter().for_each(|digest| known.unreferenced.remove(digest));
     }
 
-    /// Puts chunks back whose command was refused, unless a dataset refers to them after all.
-    pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
-        for digest in digests {
-            if let Ok(metadata) = fs::metadata(self.path(digest)) {
-                self.loose().insert(*digest, metadata.len(), SystemTime::now());
-            }
+    /// Follows the state, which other nodes change as well: what datasets refer to is not counted, and
+    /// what they no longer refer to is, with a full time to live.
+    pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
+        let mut known = self.known();
+        let Known { present, unreferenced, .. } = &mut *known;
+        referenced.iter().for_each(|digest| unreferenced.remove(digest));
+        let is_new = |digest: &&Digest| {
+            !referenced.contains(*digest) && !unreferenced.chunks.contains_key(*digest)
+        };
+        let new: Vec<Digest> = present.iter().filter(is_new).copied().collect();
+        for digest in new {
+            unreferenced.insert(digest, COUNTED_BYTES_MIN, now);
         }
     }
 
     /// Removes unreferenced chunks that were put too long ago. Returns how many went.
-    /// - `referenced`: whether a dataset refers to a chunk by now.
+    /// - `referenced`: what datasets refer to by now.
     pub(crate) fn collect(
         &self,
-        now: SystemTime,
+        now: Instant,
         referenced: impl Fn(&Digest) -> bool,
     ) -> Result<usize, ChunkStoreError> {
         // Held throughout: nobody may take hold of a chunk while it goes.
-        let mut loose = self.loose();
-        let age = |loose: &Loose| now.duration_since(loose.put).unwrap_or_default();
-        let old = loose.chunks.iter().filter(|(_, loose)| age(loose) > UNREFERENCED_AGE_MAX);
+        let mut known = self.known();
+        let age = |loose: &Loose| now.saturating_duration_since(loose.put);
+        let loose = known.unreferenced.chunks.iter();
+        let old = loose.filter(|(_, loose)| age(loose) > UNREFERENCED_AGE_MAX);
         let old: Vec<Digest> = old.map(|(digest, _)| *digest).collect();
         let mut gone = 0;
         for digest in old {
-            loose.remove(&digest);
+            known.unreferenced.remove(&digest);
             if referenced(&digest) {
                 continue;
             }
-            let path = self.path(&digest);
-            match fs::remove_file(&path) {
+            known.present.remove(&digest);
+            let name = digest.to_string();
+            match self.disk.remove(&name) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    let path = self.disk.path_text(&name);
                     return Err(ChunkStoreError::Io { path, source });
                 }
                 _ => gone += 1,
@@ -195,7 +226,21 @@ impl ChunkStore {
 
     /// Bytes of chunks that no dataset refers to, as counted against the bound.
     pub(crate) fn unreferenced_bytes(&self) -> u64 {
-        self.loose().bytes
+        self.known().unreferenced.bytes
+    }
+
+    /// Why chunks cannot be stored, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.known().failure.clone()
+    }
+
+    /// Looks whether a disk that failed is mended.
+    pub(crate) fn probe(&self) -> Result<(), ChunkStoreError> {
+        let name = self.part();
+        let written = self.disk.write(&name, b"is there room?");
+        // If it cannot go, the next start tries again.
+        let _ = self.disk.remove(&name);
+        self.noted(&name, written)
     }
 
     fn check_room(&self, bytes: usize) -> Result<(), ChunkStoreError> {
@@ -206,98 +251,80 @@ impl ChunkStore {
         }
     }
 
-    fn path(&self, digest: &Digest) -> PathBuf {
-        let name = digest.to_string();
-        self.folder.join(&name[..2]).join(&name[2..])
+    fn part(&self) -> String {
+        format!("{PART_PREFIX}{}", self.parts.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(&self.folder);
-        if !folder.is_dir() {
-            fs::create_dir_all(folder)?;
-            sync_folder(&self.folder)?;
-        }
-        let number = self.parts.fetch_add(1, Ordering::Relaxed);
-        let part = folder.join(format!("{PART_PREFIX}{number}"));
-        let written = File::create(&part).and_then(|mut file| {
-            file.write_all(content)?;
-            file.sync_all()?;
-            fs::rename(&part, path)?;
-            sync_folder(folder)
-        });
+    /// Writes a chunk's file; says whether there was none.
+    fn write(&self, digest: &Digest, content: &[u8]) -> Result<bool, ChunkStoreError> {
+        let (name, part) = (digest.to_string(), self.part());
+        let written = self.disk.write(&part, content);
+        let written = written.and_then(|()| self.disk.rename(&part, &name));
         if written.is_err() {
             // It may be what fills the disk; if it cannot go, the next start tries again.
-            let _ = fs::remove_file(&part);
+            let _ = self.disk.remove(&part);
         }
+        self.noted(&name, written)?;
+        Ok(self.known().present.insert(*digest))
+    }
+
+    /// Remembers whether writing works.
+    fn noted(&self, name: &str, written: io::Result<()>) -> Result<(), ChunkStoreError> {
+        let path = || self.disk.path_text(name);
+        let written = written.map_err(|source| ChunkStoreError::Io { path: path(), source });
+        self.known().failure = written.as_ref().err().map(ToString::to_string);
         written
     }
 
-    fn loose(&self) -> MutexGuard<'_, Unreferenced> {
-        self.unreferenced.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn make_folder(folder: &Path) -> Result<(), ChunkStoreError> {
-    let error = |source| ChunkStoreError::Io { path: folder.to_owned(), source };
-    fs::create_dir_all(folder).map_err(error)
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-/// Calls `visit` with each file; without a digest if its name is none of a chunk.
-fn for_each_file(
-    folder: &Path,
-    mut visit: impl FnMut(&Path, Option<Digest>) -> io::Result<()>,
-) -> Result<(), ChunkStoreError> {
-    let mut walk = || -> io::Result<()> {
-        for first in fs::read_dir(folder)? {
-            let first = first?;
-            if !first.file_type()?.is_dir() {
-                continue;
-            }
-            for entry in fs::read_dir(first.path())? {
-                let path = entry?.path();
-                let name = |path: &Path| path.file_name()?.to_str().map(str::to_owned);
-                let (Some(front), Some(rest)) = (name(&first.path()), name(&path)) else {
-                    continue;
-                };
-                let digest = format!("{front}{rest}").parse::<Digest>().ok();
-                if digest.is_some() || rest.starts_with(PART_PREFIX) {
-                    visit(&path, digest)?;
-                }
-            }
-        }
-        Ok(())
-    };
-    walk().map_err(|source| ChunkStoreError::Io { path: folder.to_owned(), source })
+fn digest_of(content: &[u8]) -> Result<Digest, ChunkStoreError> {
+    match content.is_empty() || content.len() > CHUNK_BYTES_MAX {
+        true => Err(ChunkStoreError::Size { bytes: content.len() }),
+        false => Ok(Digest::of_parts([content])),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use shardfeed_host::RealDisk;
+
     use super::*;
 
-    fn open(folder: &Path) -> ChunkStore {
-        ChunkStore::open(folder.to_owned(), 1 << 20, |_| false).unwrap()
+    fn open(folder: &Path, referenced: &[Digest]) -> ChunkStore {
+        let disk = Arc::new(RealDisk::new(folder).unwrap());
+        let referenced = referenced.iter().copied().collect();
+        ChunkStore::open(disk, 1 << 20, &referenced, Instant::now()).unwrap()
+    }
+
+    fn put(store: &ChunkStore, content: &[u8]) -> Result<Digest, ChunkStoreError> {
+        store.put(content, Instant::now())
     }
 
     #[test]
     fn gives_back_what_was_put_or_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
-        let digest = store.put(b"abc").unwrap();
+        let store = open(folder.path(), &[]);
+        let digest = put(&store, b"abc").unwrap();
         assert_eq!(digest, Digest::of_parts([b"abc".as_slice()]));
-        assert_eq!(store.put(b"abc").unwrap(), digest);
+        assert_eq!(put(&store, b"abc").unwrap(), digest);
         assert_eq!(store.unreferenced_bytes(), COUNTED_BYTES_MIN);
-        assert_eq!(open(folder.path()).read(&digest).unwrap(), b"abc");
+        assert_eq!(open(folder.path(), &[]).read(&digest).unwrap(), b"abc");
 
-        let path = store.path(&digest);
+        let path = folder.path().join(digest.to_string());
         fs::write(&path, b"abd").unwrap();
         let error = store.read(&digest).unwrap_err();
         assert!(matches!(error, ChunkStoreError::Corrupt { .. }), "{error}");
-        assert_eq!(store.put(b"abc").unwrap(), digest);
+        assert_eq!(store.missing([&digest]), [digest]);
+        assert_eq!(put(&store, b"abc").unwrap(), digest);
         assert_eq!(store.read(&digest).unwrap(), b"abc");
+        assert!(store.missing([&digest]).is_empty());
         let other = Digest::of_parts([b"other".as_slice()]);
         assert!(matches!(store.read(&other), Err(ChunkStoreError::NotFound { .. })));
     }
@@ -305,36 +332,68 @@ mod tests {
     #[test]
     fn sizes_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
+        let store = open(folder.path(), &[]);
         let large = vec![0; CHUNK_BYTES_MAX + 1];
         for content in [&[], large.as_slice()] {
-            assert!(matches!(store.put(content), Err(ChunkStoreError::Size { .. })));
+            assert!(matches!(put(&store, content), Err(ChunkStoreError::Size { .. })));
         }
-        let chunks: Vec<_> = (0..16_u8).map(|byte| store.put(&[byte]).unwrap()).collect();
-        assert!(matches!(store.put(b"one more"), Err(ChunkStoreError::Full { .. })));
+        let chunks: Vec<_> = (0..16_u8).map(|byte| put(&store, &[byte]).unwrap()).collect();
+        assert!(matches!(put(&store, b"one more"), Err(ChunkStoreError::Full { .. })));
+        // What a dataset refers to finds room.
+        store.fill(b"filled").unwrap();
         store.hold(&chunks[..1]);
-        store.put(b"one more").unwrap();
+        put(&store, b"one more").unwrap();
         // What is there already takes no room.
-        store.put(&[3]).unwrap();
+        put(&store, &[3]).unwrap();
     }
 
     #[test]
     fn only_old_unreferenced_chunks_go() {
         let folder = tempfile::tempdir().unwrap();
         let (kept, gone) = {
-            let store = open(folder.path());
-            (store.put(b"kept").unwrap(), store.put(b"gone").unwrap())
+            let store = open(folder.path(), &[]);
+            (put(&store, b"kept").unwrap(), put(&store, b"gone").unwrap())
         };
-        let part = folder.path().join(&kept.to_string()[..2]).join("part-7");
+        let part = folder.path().join("part-7");
         fs::write(&part, b"half").unwrap();
-        let store =
-            ChunkStore::open(folder.path().to_owned(), 1 << 20, |chunk| *chunk == kept).unwrap();
+        let store = open(folder.path(), &[kept]);
         assert!(!part.exists());
-        assert_eq!(store.collect(SystemTime::now(), |_| false).unwrap(), 0);
-        let later = SystemTime::now() + UNREFERENCED_AGE_MAX + Duration::from_secs(5);
+        assert_eq!(store.collect(Instant::now(), |_| false).unwrap(), 0);
+        let later = Instant::now() + UNREFERENCED_AGE_MAX + Duration::from_secs(5);
         assert_eq!(store.collect(later, |_| false).unwrap(), 1);
         assert!(matches!(store.read(&gone), Err(ChunkStoreError::NotFound { .. })));
         assert_eq!(store.read(&kept).unwrap(), b"kept");
         assert_eq!(store.unreferenced_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_referred_to_follows_the_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), &[]);
+        let chunk = put(&store, b"a").unwrap();
+        store.follow(&[chunk].into(), Instant::now());
+        assert_eq!(store.unreferenced_bytes(), 0);
+        // Its dataset is removed: it goes an hour later.
+        let removed = Instant::now();
+        store.follow(&BTreeSet::new(), removed);
+        assert_eq!(store.collect(removed + UNREFERENCED_AGE_MAX, |_| false).unwrap(), 0);
+        store.follow(&BTreeSet::new(), removed + UNREFERENCED_AGE_MAX);
+        let later = removed + UNREFERENCED_AGE_MAX + Duration::from_secs(1);
+        assert_eq!(store.collect(later, |_| false).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_remembered_until_it_is_mended() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder.path().join("chunks"), &[]);
+        assert_eq!(store.failure(), None);
+        fs::remove_dir(folder.path().join("chunks")).unwrap();
+        assert!(matches!(put(&store, b"a"), Err(ChunkStoreError::Io { .. })));
+        assert!(store.failure().unwrap().contains("check the disk"), "{:?}", store.failure());
+        store.probe().unwrap_err();
+        fs::create_dir(folder.path().join("chunks")).unwrap();
+        store.probe().unwrap();
+        assert_eq!(store.failure(), None);
+        put(&store, b"a").unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! How a coordinator is set up: one struct for the process, read from TOML or filled by tests.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,8 +17,35 @@ pub struct CoordinatorOptions {
     #[serde(default = "default::listen")]
     pub listen: SocketAddr,
     /// Address of /livez, /readyz and /metrics; port 0 takes a free one. Default 127.0.0.1:7071.
-    #[serde(default = "default::http")]
-    pub http: SocketAddr,
+    /// `None` serves none, which only code can ask for.
+    #[serde(default = "default::http", skip_serializing_if = "Option::is_none")]
+    pub http: Option<SocketAddr>,
+    /// This node's number in its cluster, from 1 on. It is kept from the first start on; a node that lost
+    /// its data folder comes back under a number that was never used. Default 1.
+    #[serde(default = "default::node_id")]
+    pub node_id: u64,
+    /// Where workers, people and the other nodes reach this one, HOST:PORT. Default: what `peers` says of
+    /// this node, else `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+    /// The nodes that found a cluster together, this one included: "NUMBER=HOST:PORT" each, the same list
+    /// on all of them; 1, 3 or 5. It is not looked at once the node is part of a cluster. Default none: a
+    /// cluster of this node alone.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// Nodes of a cluster that this one shall be added to, HOST:PORT each. Default none.
+    #[serde(default)]
+    pub join: Vec<String>,
+    /// How often the leader tells the other nodes that it is there, ms. Default 100.
+    #[serde(default = "default::peer_heartbeat_ms")]
+    pub peer_heartbeat_ms: u64,
+    /// After so long without the leader, at least, a node wants to lead, ms; two heartbeats fit into it.
+    /// Default 300.
+    #[serde(default = "default::election_min_ms")]
+    pub election_min_ms: u64,
+    /// After so long at most, ms; more than the least. Default 600.
+    #[serde(default = "default::election_max_ms")]
+    pub election_max_ms: u64,
     /// Name that people give to the cluster; it is kept from the first start on. Default `shardfeed`.
     #[serde(default = "default::cluster_name")]
     pub cluster_name: String,
@@ -49,8 +77,24 @@ mod default {
         (Ipv4Addr::LOCALHOST, 7070).into()
     }
 
-    pub(super) fn http() -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, 7071).into()
+    pub(super) fn http() -> Option<SocketAddr> {
+        Some((Ipv4Addr::LOCALHOST, 7071).into())
+    }
+
+    pub(super) fn node_id() -> u64 {
+        1
+    }
+
+    pub(super) fn peer_heartbeat_ms() -> u64 {
+        100
+    }
+
+    pub(super) fn election_min_ms() -> u64 {
+        300
+    }
+
+    pub(super) fn election_max_ms() -> u64 {
+        600
     }
 
     pub(super) fn cluster_name() -> String {
@@ -77,6 +121,13 @@ impl CoordinatorOptions {
             data_dir: data_dir.into(),
             listen: default::listen(),
             http: default::http(),
+            node_id: default::node_id(),
+            advertise: None,
+            peers: vec![],
+            join: vec![],
+            peer_heartbeat_ms: default::peer_heartbeat_ms(),
+            election_min_ms: default::election_min_ms(),
+            election_max_ms: default::election_max_ms(),
             cluster_name: default::cluster_name(),
             session_ttl_ms: default::session_ttl_ms(),
             heartbeat_ms: default::heartbeat_ms(),
@@ -114,10 +165,138 @@ impl CoordinatorOptions {
             let reason = format!("is {bytes}; a single chunk may have {UNREFERENCED_BYTES_MIN}");
             return refuse("unreferenced-bytes-max", reason);
         }
-        if self.listen == self.http && self.listen.port() != 0 {
-            return refuse("http", format!("is {}, as `listen`; use two ports", self.http));
+        if self.http == Some(self.listen) && self.listen.port() != 0 {
+            return refuse("http", format!("is {}, as `listen`; use two ports", self.listen));
+        }
+        self.validate_timers()?;
+        self.validate_cluster()
+    }
+
+    fn validate_timers(&self) -> Result<(), InvalidOption> {
+        let refuse = |option, reason: String| Err(InvalidOption { option, reason });
+        let Self { peer_heartbeat_ms: heartbeat, election_min_ms: min, election_max_ms: max, .. } =
+            *self;
+        if heartbeat == 0 || heartbeat.saturating_mul(2) > min {
+            let reason = format!(
+                "is {heartbeat}, but two must fit into election-min-ms={min}; use 1 to {}",
+                min / 2
+            );
+            return refuse("peer-heartbeat-ms", reason);
+        }
+        if max <= min || max > ELECTION_MS_MAX {
+            let reason = format!(
+                "is {max}; use more than election-min-ms={min}, better twice as much, and at most \
+                 {ELECTION_MS_MAX}"
+            );
+            return refuse("election-max-ms", reason);
         }
         Ok(())
+    }
+
+    fn validate_cluster(&self) -> Result<(), InvalidOption> {
+        let refuse = |option, reason: String| Err(InvalidOption { option, reason });
+        if self.node_id == 0 {
+            return refuse("node-id", "is 0; nodes are numbered from 1 on".into());
+        }
+        let founders = self.founders()?;
+        if let Some(address) = &self.advertise {
+            check_address("advertise", address)?;
+        }
+        if !founders.is_empty() {
+            let Some(mine) = founders.get(&self.node_id) else {
+                let reason = format!("lacks this node: node-id is {}", self.node_id);
+                return refuse("peers", reason);
+            };
+            if self.advertise.as_ref().is_some_and(|advertise| advertise != mine) {
+                let reason = format!("differs from {mine}, which `peers` says of this node");
+                return refuse("advertise", reason);
+            }
+            if !FOUNDERS.contains(&founders.len()) {
+                let reason = format!(
+                    "names {} nodes; use 1, 3 or 5: an even number survives no more deaths than one \
+                     less",
+                    founders.len()
+                );
+                return refuse("peers", reason);
+            }
+            if !self.join.is_empty() {
+                return refuse("join", "stands beside `peers`; a node founds or joins".into());
+            }
+        }
+        if self.join.len() > JOIN_MAX {
+            return refuse("join", format!("names more than {JOIN_MAX} nodes"));
+        }
+        self.join.iter().try_for_each(|address| check_address("join", address))?;
+        let alone = founders.len() <= 1 && self.join.is_empty();
+        if !alone && self.advertise.is_none() && founders.is_empty() && self.listens_everywhere() {
+            let reason = format!(
+                "is needed, as others cannot reach {}; name the HOST:PORT that they use",
+                self.listen
+            );
+            return refuse("advertise", reason);
+        }
+        Ok(())
+    }
+
+    /// The nodes that found the cluster together, by number.
+    ///
+    /// # Errors  `peers` is not written as it must be.
+    pub(crate) fn founders(&self) -> Result<BTreeMap<u64, String>, InvalidOption> {
+        let mut founders = BTreeMap::new();
+        for peer in &self.peers {
+            let refuse = |reason| InvalidOption { option: "peers", reason };
+            let shown: String = peer.chars().take(100).collect();
+            let parsed = peer.split_once('=').and_then(|(number, address)| {
+                let number = number.parse::<u64>().ok().filter(|number| *number > 0)?;
+                Some((number, address.to_owned()))
+            });
+            let (number, address) = parsed
+                .ok_or_else(|| refuse(format!("holds `{shown}`; write NUMBER=HOST:PORT")))?;
+            check_address("peers", &address)?;
+            if founders.values().any(|known| *known == address) {
+                return Err(refuse(format!("names {address} twice")));
+            }
+            if founders.insert(number, address).is_some() {
+                return Err(refuse(format!("names node {number} twice")));
+            }
+        }
+        Ok(founders)
+    }
+
+    /// Whether it listens on all addresses of the host, so that none of them says where it is.
+    pub(crate) fn listens_everywhere(&self) -> bool {
+        self.listen.ip().is_unspecified()
+    }
+}
+
+/// How many nodes may found a cluster.
+const FOUNDERS: [usize; 3] = [1, 3, 5];
+
+/// Nobody needs more to be found.
+const JOIN_MAX: usize = 16;
+
+/// Above this nobody would call it a failover.
+const ELECTION_MS_MAX: u64 = 60_000;
+
+/// As long as names in the DNS, with a port.
+const ADDRESS_BYTES_MAX: usize = 260;
+
+/// Refuses what is no HOST:PORT.
+pub(crate) fn check_address(option: &'static str, address: &str) -> Result<(), InvalidOption> {
+    let fine = |(host, port): (&str, &str)| {
+        let name = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        let host = !host.is_empty() && host.chars().all(name);
+        // More than one colon is an IPv6 address, which stands in brackets.
+        let brackets = !host || !address.matches(':').nth(1).is_some() || address.contains("]:");
+        host && brackets && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    match address.len() <= ADDRESS_BYTES_MAX && address.rsplit_once(':').is_some_and(fine) {
+        true => Ok(()),
+        false => {
+            let shown: String = address.chars().take(100).collect();
+            let reason = format!("holds `{shown}`; write HOST:PORT, with a port from 1 to 65535");
+            Err(InvalidOption { option, reason })
+        }
     }
 }
 
@@ -158,7 +337,44 @@ mod tests {
         assert!(refused(|options| options.session_ttl_ms = 99).contains("session-ttl-ms"));
         assert!(refused(|options| options.data_dir = PathBuf::new()).contains("data-dir"));
         assert!(refused(|options| options.cluster_name.clear()).contains("cluster-name"));
-        assert!(refused(|options| options.http = options.listen).contains("two ports"));
+        assert!(refused(|options| options.http = Some(options.listen)).contains("two ports"));
         assert!(refused(|options| options.unreferenced_bytes_max = 1).contains("unreferenced"));
+    }
+
+    #[test]
+    fn the_cluster_is_named_by_numbers_and_addresses() {
+        let with = |peers: &[&str], change: fn(&mut CoordinatorOptions)| {
+            let peers = peers.iter().map(|&peer| peer.to_owned()).collect();
+            let mut options = CoordinatorOptions { peers, ..CoordinatorOptions::new("/d") };
+            change(&mut options);
+            options.validate().map_err(|error| error.to_string())
+        };
+        let three = ["1=a:1", "2=b.example:70", "3=[::1]:7"];
+        with(&three, |_| {}).unwrap();
+        with(&three, |options| options.advertise = Some("a:1".into())).unwrap();
+        for (peers, said) in [
+            (&["1=a:1", "2=b:1"][..], "use 1, 3 or 5"),
+            (&["1=a:1", "2=a:1", "3=c:1"], "a:1 twice"),
+            (&["1=a:1", "1=b:1", "3=c:1"], "node 1 twice"),
+            (&["2=a:1", "3=b:1", "4=c:1"], "lacks this node"),
+            (&["1=a", "2=b:1", "3=c:1"], "HOST:PORT"),
+            (&["1=a:0"], "1 to 65535"),
+            (&["1=::1:7"], "HOST:PORT"),
+            (&["a:1"], "NUMBER=HOST:PORT"),
+            (&["0=a:1"], "NUMBER=HOST:PORT"),
+        ] {
+            let error = with(peers, |_| {}).unwrap_err();
+            assert!(error.contains("`peers`") && error.contains(said), "{error}");
+        }
+        let refused = |change| with(&three, change).unwrap_err();
+        assert!(refused(|options| options.advertise = Some("z:1".into())).contains("differs"));
+        assert!(refused(|options| options.join = vec!["a:1".into()]).contains("`join`"));
+        assert!(refused(|options| options.election_max_ms = 300).contains("election-max-ms"));
+        assert!(refused(|options| options.peer_heartbeat_ms = 151).contains("1 to 150"));
+        let everywhere = |options: &mut CoordinatorOptions| {
+            options.listen = "0.0.0.0:7070".parse().unwrap();
+            options.join = vec!["a:1".into()];
+        };
+        assert!(with(&[], everywhere).unwrap_err().contains("`advertise`"));
     }
 }

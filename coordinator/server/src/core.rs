@@ -1,69 +1,99 @@
 //! What all parts of the coordinator share: the node, the chunks, the leader's memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::fmt::{self, Debug};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use shardfeed_host::Host;
 use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_raft::Node;
+use shardfeed_raft::{Leadership, Node, Peer, Role};
 use shardfeed_scheduler::{Answer, Change, Command, LeaseRef, Scan, State};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::chunks::ChunkStore;
 use crate::config::CoordinatorOptions;
+use crate::copies::Turns;
 use crate::error;
+use crate::front::Front;
+use crate::links::Links;
 use crate::machine::{self, Scheduler};
 use crate::manifests::Manifests;
 use crate::metrics::Metrics;
 use crate::plans::Plans;
 use crate::progress::Progress;
-use crate::rpc::{CALLS_MAX, Caller};
+use crate::rpc::{CALLS_MAX, Caller, POLLS_MAX};
 use crate::sessions::Sessions;
 use crate::standing::{scans, standing};
 
 /// Who proposes what nobody asked for.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
 
-/// See the module.
 /// Commands of cursors in one round at most; what is left waits for the next.
 const REPORTS_PER_ROUND_MAX: usize = 16;
 
-#[derive(Debug)]
+/// A leader that has not heard of a majority for so many of the longest elections answers nobody: another
+/// one was elected long ago, and workers should look for it.
+const LONELY_ELECTIONS: u64 = 4;
+
+/// See the module.
 pub(crate) struct Core {
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
+    /// Where others reach this node.
+    pub(crate) advertise: String,
+    pub(crate) links: Links,
     pub(crate) node: Node<Scheduler>,
     pub(crate) chunks: ChunkStore,
+    pub(crate) turns: Turns,
     pub(crate) manifests: Manifests,
     pub(crate) plans: Plans,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     /// Calls that may still begin.
     pub(crate) calls: Semaphore,
+    /// Ranks that may still begin to wait for groups.
+    pub(crate) polls: Semaphore,
     pub(crate) started: Instant,
+    leadership: watch::Receiver<Leadership>,
+    /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
+    ready_term: AtomicU64,
     live: Mutex<Live>,
 }
 
-/// The leader's memory: what is not worth a command.
+impl Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// The leader's memory: what is not worth a command. It is of one term.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
+    term: u64,
     pub(crate) sessions: Sessions,
     pub(crate) progress: Progress,
 }
 
 impl Core {
-    pub(crate) fn new(
-        options: CoordinatorOptions,
-        node: Node<Scheduler>,
-        chunks: ChunkStore,
-    ) -> Self {
+    pub(crate) fn new(front: &Front, node: Node<Scheduler>, chunks: ChunkStore) -> Self {
         Self {
-            options,
+            host: Arc::clone(&front.host),
+            options: front.options.clone(),
+            advertise: front.advertise.clone(),
+            links: front.links.clone(),
+            leadership: node.leadership(),
             node,
             chunks,
+            turns: Turns::default(),
             manifests: Manifests::default(),
             plans: Plans::default(),
-            metrics: Metrics::new(),
+            metrics: Arc::clone(&front.metrics),
             calls: Semaphore::new(CALLS_MAX),
-            started: Instant::now(),
+            polls: Semaphore::new(POLLS_MAX),
+            started: front.host.now(),
+            ready_term: AtomicU64::new(0),
             live: Mutex::default(),
         }
     }
@@ -80,9 +110,10 @@ impl Core {
         change: Change,
     ) -> Result<Answer, WireError> {
         let Caller { request_id, principal } = caller;
-        let command = Command { request_id, principal, now_ms: now_ms(), change };
+        let command = Command { request_id, principal, now_ms: self.host.wall_ms(), change };
         let command =
             serde_json::to_vec(&command).map_err(|_| error::lost("encoding a command"))?;
+        self.metrics.proposals.inc();
         let applied = self.node.propose(command).await;
         let applied = applied.map_err(|error| error::proposal(&error))?;
         let answer = machine::decode(&applied.answer);
@@ -116,37 +147,124 @@ impl Core {
         }
     }
 
-    /// The leader's memory, under its lock: be short.
+    /// The leader's memory, under its lock: be short. A new term begins with an empty one, so that what
+    /// an earlier one remembers of sessions ends none of them.
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let term = self.ready_term.load(Ordering::Acquire);
+        if live.term != term {
+            *live = Live { term, ..Live::default() };
+        }
+        live
+    }
+
+    /// Who leads, as this node sees it.
+    pub(crate) fn leadership(&self) -> Leadership {
+        self.leadership.borrow().clone()
+    }
+
+    /// Follows who leads, and becomes ready to answer whenever it is this node: until `stop` is told.
+    pub(crate) async fn follow_terms(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut changes = self.leadership.clone();
+        let mut led = None;
+        loop {
+            let Leadership { term, leader, is_leader } = changes.borrow_and_update().clone();
+            let leads = leader.as_ref().map(|leader| leader.node);
+            if leads.is_some() && led != leads {
+                led = leads;
+                self.metrics.leader_changes.inc();
+                tracing::info!(term, leader = leads, "a leader is known");
+            }
+            let ready = is_leader && self.ready_term.load(Ordering::Acquire) == term;
+            if !is_leader {
+                self.ready_term.store(0, Ordering::Release);
+            } else if !ready {
+                self.take_office(term).await;
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                _ = stop.wait_for(|stop| *stop) => return,
+                // A majority may go and come back without a change of the leader.
+                () = tokio::time::sleep(OFFICE_AGAIN), if is_leader => {}
+            }
+        }
+    }
+
+    /// Begins to answer as the leader of a term, once all that was acknowledged before is applied: a
+    /// worker must not be told that its session is gone only because it is not read yet.
+    pub(crate) async fn take_office(&self, term: u64) {
+        match self.node.linearize().await {
+            Ok(()) if self.leadership().term == term => {
+                self.ready_term.store(term, Ordering::Release);
+                tracing::info!(term, "this node leads");
+            }
+            Ok(()) => {}
+            Err(error) => tracing::debug!(%error, "this node does not lead yet"),
+        }
     }
 
     /// Refuses calls that this node cannot answer with authority.
     pub(crate) fn available(&self) -> Result<(), WireError> {
-        let status = self.node.status();
-        if let Some(reason) = status.fatal {
+        if let Some(reason) = self.node.status().fatal {
             return Err(WireError::new(ErrorKind::Storage, storage_failed(&reason)));
         }
-        if !status.is_leader {
-            let leader = match status.leader {
-                Some(leader) => format!("node {leader} leads"),
-                None => "no node leads at the moment; try again".to_owned(),
-            };
-            let message = format!("this node is not the leader; {leader}");
-            return Err(WireError::new(ErrorKind::NotLeader, message));
+        let Leadership { term, leader, is_leader } = self.leadership();
+        if !is_leader {
+            return Err(not_leader(leader.as_ref()));
+        }
+        if self.ready_term.load(Ordering::Acquire) != term {
+            let message = "this node was elected a moment ago and is not ready yet; try again";
+            return Err(WireError::new(ErrorKind::Retry, message));
         }
         Ok(())
+    }
+
+    /// Whether this node leads, as far as it knows, but hears of no majority.
+    pub(crate) fn is_lonely(&self) -> bool {
+        let most = self.options.election_max_ms.saturating_mul(LONELY_ELECTIONS);
+        let members = self.node.members();
+        let voters = members.iter().filter(|member| member.role != Role::Learner);
+        let (heard, all) = voters.fold((0, 0), |(heard, all), voter| {
+            let hears = voter.heard_ms.is_some_and(|heard| heard <= most);
+            (heard + usize::from(hears), all + 1)
+        });
+        all > 1 && heard * 2 <= all
+    }
+
+    /// Answers nobody until a majority has confirmed that this node leads.
+    pub(crate) fn leave_office(&self) {
+        self.ready_term.store(0, Ordering::Release);
+    }
+
+    /// Waits until this node knows all that was acknowledged by anyone before.
+    ///
+    /// # Errors  `NotLeader`, `Retry`: it does not lead, or cannot prove it.
+    pub(crate) async fn linearize(&self) -> Result<(), WireError> {
+        self.node.linearize().await.map_err(|error| error::proposal(&error))
     }
 
     /// Why requests would not be answered, if so.
     pub(crate) fn unready(&self) -> Option<String> {
         let status = self.node.status();
-        match (status.fatal, status.leader) {
-            (Some(reason), _) => Some(storage_failed(&reason)),
-            (None, None) => {
-                Some("no leader: an election is going on, or most nodes are gone".into())
-            }
-            (None, Some(_)) => None,
+        if let Some(reason) = status.fatal {
+            return Some(storage_failed(&reason));
+        }
+        if let Some(reason) = self.chunks.failure() {
+            return Some(format!("chunks cannot be stored: {reason}"));
+        }
+        let members = self.node.members();
+        if !members.is_empty() && members.iter().all(|member| member.node != self.options.node_id) {
+            return Some(format!(
+                "node {} was removed from cluster {}; stop it",
+                self.options.node_id,
+                self.node.cluster_id()
+            ));
+        }
+        let Leadership { term, leader, is_leader } = self.leadership();
+        let ready = !is_leader || self.ready_term.load(Ordering::Acquire) == term;
+        match leader {
+            Some(_) if ready => None,
+            _ => Some("no leader: an election is going on, or most nodes are gone".into()),
         }
     }
 
@@ -162,22 +280,29 @@ impl Core {
         metrics.jobs.set(jobs as i64);
         metrics.unreferenced_bytes.set(self.chunks.unreferenced_bytes() as i64);
         metrics.applied_index.set(status.applied.unwrap_or(0) as i64);
+        metrics.snapshot_index.set(status.snapshot.unwrap_or(0) as i64);
         metrics.leader.set(i64::from(status.is_leader));
         metrics.storage_failed.set(i64::from(status.fatal.is_some()));
+        metrics.chunks_failed.set(i64::from(self.chunks.failure().is_some()));
+        let members = self.node.members();
+        let heard = members.iter().filter(|member| {
+            member.node != self.options.node_id
+                && member.heard_ms.is_some_and(|heard| heard <= self.options.election_max_ms)
+        });
+        metrics.members.set(members.len() as i64);
+        metrics.peers_heard.set(heard.count() as i64);
     }
 }
 
+/// A leader that could not take office tries again after so long.
+const OFFICE_AGAIN: Duration = Duration::from_millis(50);
+
 impl Live {
     /// Forgets what the state no longer knows, and hears of what it does.
-    /// - `begins`: this node begins to lead; everybody gets a full ttl.
-    pub(crate) fn follow(&mut self, state: &State, begins: bool, now: Instant) {
+    pub(crate) fn follow(&mut self, state: &State, now: Instant) {
         let ttl = |ttl_ms| Duration::from_millis(ttl_ms);
         let sessions = state.sessions().map(|session| (session.id, ttl(session.join.ttl_ms)));
-        let sessions = sessions.collect();
-        match begins {
-            true => self.sessions.renew_all(&sessions, now),
-            false => self.sessions.follow(&sessions, now),
-        }
+        self.sessions.follow(&sessions.collect(), now);
         let lease = |lease: &LeaseRef| standing(state, lease).is_ok();
         let scan = |dataset: &str, part, fencing| scans(state, dataset, part, fencing);
         self.progress.retain(lease, scan, now);
@@ -194,18 +319,26 @@ pub(crate) fn referenced(state: &State) -> Vec<Digest> {
     scans.flat_map(chunks).collect()
 }
 
-/// Runs what blocks, or computes for long, on a thread of its own.
+/// Runs what blocks, or computes for long, beside the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
+    core: &Core,
     what: &'static str,
     work: impl FnOnce() -> Result<T, WireError> + Send + 'static,
 ) -> Result<T, WireError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(error::lost(what)))
+    let done = shardfeed_host::blocking(core.host.as_ref(), work).await;
+    done.unwrap_or_else(|_| Err(error::lost(what)))
 }
 
-/// The wall clock, Unix ms.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// This node does not lead; that one does.
+fn not_leader(leader: Option<&Peer>) -> WireError {
+    let message = match leader {
+        Some(leader) => format!("this node is not the leader; ask {leader}"),
+        None => "this node is not the leader, and no node leads at the moment; try again".into(),
+    };
+    WireError {
+        leader: leader.and_then(error::address_of),
+        ..WireError::new(ErrorKind::NotLeader, message)
+    }
 }
 
 fn storage_failed(reason: &str) -> String {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use shardfeed_plan::PlanError;
 use shardfeed_proto::{ErrorKind, InvalidMessage, WireError};
-use shardfeed_raft::{OpenError, ProposeError};
+use shardfeed_raft::{ChangeError, OpenError, Peer, PeerError, ProposeError};
 use shardfeed_scheduler::{Failure, Refusal};
 
 use crate::chunks::ChunkStoreError;
@@ -46,6 +46,43 @@ pub enum StartError {
         /// What to do.
         hint: &'static str,
     },
+    /// The folder is empty, but the cluster knows a node of this number.
+    #[error(
+        "node {node} of cluster {cluster} lost its disk: its data folder is empty, but the cluster knows \
+         it; remove it from the cluster and add it under a number that was never used"
+    )]
+    LostDisk {
+        /// Its number.
+        node: u64,
+        /// The cluster's id.
+        cluster: String,
+    },
+    /// The folder is empty, `peers` names this node, and there is a cluster without it.
+    #[error(
+        "option `peers`: {address} is part of cluster {cluster} already, which does not know node {node}; \
+         start this node with `join` instead of `peers`, and add it to the cluster"
+    )]
+    NotAFounder {
+        /// This node.
+        node: u64,
+        /// Who said so.
+        address: String,
+        /// The cluster's id.
+        cluster: String,
+    },
+    /// A node that was named in `peers` or `join` belongs to a cluster of another name.
+    #[error(
+        "{address} is of cluster `{theirs}`, this node is to be of `{ours}`; check the address and the \
+         option `cluster-name`"
+    )]
+    OtherCluster {
+        /// Who said so.
+        address: String,
+        /// What it said.
+        theirs: String,
+        /// The option.
+        ours: String,
+    },
 }
 
 /// The table from refusals to what the receiver should do.
@@ -71,6 +108,30 @@ pub(crate) fn proposal(error: &ProposeError) -> WireError {
         | ProposeError::Timeout { .. }
         | ProposeError::ShuttingDown => ErrorKind::Retry,
     };
+    let leader = match error {
+        ProposeError::NotLeader { leader } | ProposeError::Unknown { leader } => leader.as_ref(),
+        _ => None,
+    };
+    WireError { leader: leader.and_then(address_of), ..WireError::new(kind, error.to_string()) }
+}
+
+/// Where a node is found, if it ever said.
+pub(crate) fn address_of(peer: &Peer) -> Option<String> {
+    (!peer.address.is_empty()).then(|| peer.address.clone())
+}
+
+/// The table from what became of a change of the members to what the receiver should do.
+pub(crate) fn change(error: &ChangeError) -> WireError {
+    let kind = match error {
+        ChangeError::Propose(error) => return proposal(error),
+        ChangeError::Refused { .. } | ChangeError::Peer(PeerError::Refused { .. }) => {
+            ErrorKind::Invalid
+        }
+        ChangeError::Peer(PeerError::Unreachable { .. }) => ErrorKind::Unreachable,
+        ChangeError::Behind { .. } | ChangeError::Busy | ChangeError::NotTaken { .. } => {
+            ErrorKind::Retry
+        }
+    };
     WireError::new(kind, error.to_string())
 }
 
@@ -84,7 +145,7 @@ pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
         ChunkStoreError::Io { .. } => ErrorKind::Storage,
     };
     let file = match error {
-        ChunkStoreError::Corrupt { path, .. } => Some(path.display().to_string()),
+        ChunkStoreError::Corrupt { path, .. } => Some(path.clone()),
         _ => None,
     };
     WireError { file, ..WireError::new(kind, error.to_string()) }

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use crate::core::Core;
+use crate::front::Front;
 
 /// What Prometheus calls the text that it reads.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -17,12 +17,12 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 pub(crate) const HTTP_CONNECTIONS_MAX: usize = 128;
 
 /// The pages.
-pub(crate) fn router(core: Arc<Core>) -> Router {
+pub(crate) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(core)
+        .with_state(front)
 }
 
 /// The process serves.
@@ -31,14 +31,13 @@ async fn livez() -> &'static str {
 }
 
 /// Requests will be answered, or why not.
-async fn readyz(State(core): State<Arc<Core>>) -> impl IntoResponse {
-    match core.unready() {
+async fn readyz(State(front): State<Arc<Front>>) -> impl IntoResponse {
+    match front.unready() {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 
-async fn metrics(State(core): State<Arc<Core>>) -> impl IntoResponse {
-    core.measure();
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], core.metrics.text())
+async fn metrics(State(front): State<Arc<Front>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], front.measured())
 }

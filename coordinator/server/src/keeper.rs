@@ -1,17 +1,18 @@
-//! What the leader does in the background, however long it takes: puts datasets together, removes
-//! old chunks.
+//! What is done in the background, however long it takes: the leader puts datasets together, every node
+//! removes its old chunks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::core::{Core, blocking, referenced};
+use crate::copies;
 use crate::error;
 use crate::manifests::assemble;
 
@@ -34,7 +35,8 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, collected: None, assemble_after: Instant::now() }
+        let assemble_after = core.host.now();
+        Self { core, collected: None, assemble_after }
     }
 
     /// Runs until `stop` is told.
@@ -46,15 +48,14 @@ impl Keeper {
                 _ = ticks.tick() => {}
                 _ = stop.changed() => break,
             }
-            if self.core.available().is_ok() {
-                self.tick(Instant::now()).await;
-            }
+            self.tick(self.core.host.now()).await;
         }
     }
 
     async fn tick(&mut self, now: Instant) {
-        if now >= self.assemble_after && !self.assemble().await {
-            self.assemble_after = Instant::now() + TRY_AGAIN;
+        let leads = self.core.available().is_ok();
+        if leads && now >= self.assemble_after && !self.assemble().await {
+            self.assemble_after = self.core.host.now() + TRY_AGAIN;
         }
         let due = |last: Instant| now.duration_since(last) >= COLLECT_EVERY;
         if self.collected.is_none_or(due) {
@@ -69,12 +70,10 @@ impl Keeper {
             return true;
         };
         let (name, attempt) = (dataset.name.clone(), dataset.attempt);
-        let core = Arc::clone(&self.core);
-        let finish = blocking("putting a dataset together", move || finish(&core, &dataset)).await;
-        let change = match finish {
+        let change = match self.finish(dataset).await {
             Ok(finish) => Change::FinishDataset(finish),
-            // The disk may be mended; the chunks are as good as before.
-            Err(error) if error.kind == ErrorKind::Storage => {
+            // The disk may be mended, the other nodes come back; the chunks are as good as before.
+            Err(error) if matches!(error.kind, ErrorKind::Storage | ErrorKind::Retry) => {
                 tracing::error!(dataset = name, %error, "cannot put a dataset together");
                 return false;
             }
@@ -91,12 +90,21 @@ impl Keeper {
         proposed.is_ok()
     }
 
+    async fn finish(&self, dataset: Dataset) -> Result<FinishDataset, WireError> {
+        let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>());
+        copies::bring(&self.core, &chunks.unwrap_or_default()).await?;
+        let core = Arc::clone(&self.core);
+        let finish = move || finish(&core, &dataset);
+        blocking(&self.core, "putting a dataset together", finish).await
+    }
+
     /// Removes old chunks that no dataset refers to.
     async fn collect(&self) {
         let core = Arc::clone(&self.core);
-        let collected = blocking("removing chunks", move || {
+        let collected = blocking(&self.core, "removing chunks", move || {
             let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
-            let gone = core.chunks.collect(SystemTime::now(), |chunk| referenced.contains(chunk));
+            let now = core.host.now();
+            let gone = core.chunks.collect(now, |chunk| referenced.contains(chunk));
             gone.map_err(|error| error::chunk(&error))
         });
         match collected.await {

@@ -1,16 +1,23 @@
-//! The coordinator process: gRPC for workers and people, HTTP for monitors, and the timers, around
-//! the replicated state of `shardfeed-scheduler`.
+//! A coordinator, one of 1, 3 or 5: gRPC for workers, people and the other coordinators, HTTP for monitors,
+//! and the timers, around the replicated state of `shardfeed-scheduler`.
 //!
 //! Calls are checked, then read from the applied state or proposed as commands; nothing else changes
-//! what is kept. Renewals of sessions and progress are in the leader's memory only. This crate must
-//! never decide what a command does, and never write what a log holds.
+//! what is kept. Renewals of sessions and progress are in the leader's memory only, for its term. This crate
+//! must never decide what a command does, never write what a log holds, and never ask anyone but its
+//! [`Host`](shardfeed_host::Host) for time, connections, files or threads.
 //!
-//! Start at [`Coordinator::start`], then `rpc` (each call), `timers` and `keeper` (what nobody asks for), `core`
-//! (what they share) and `views` (what people see).
+//! Start at [`Coordinator::start`], then `bootstrap` (how a node comes into a cluster), `rpc` (each call),
+//! `timers` and `keeper` (what nobody asks for), `copies` (chunks on several nodes), `core` (what they share)
+//! and `views` (what people see).
 #![forbid(unsafe_code)]
 
 mod config;
 mod error;
+
+mod front;
+
+mod bootstrap;
+mod links;
 
 mod core;
 mod keeper;
@@ -23,7 +30,9 @@ mod rpc;
 mod sessions;
 mod standing;
 
+mod archive;
 mod chunks;
+mod copies;
 mod manifests;
 mod plans;
 mod views;
@@ -34,4 +43,5 @@ mod net;
 
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
-pub use server::{Coordinator, Running, run};
+pub use archive::{RestoreError, Restored, restore_snapshot};
+pub use server::{Coordinator, Running, Starting, run};

@@ -47,6 +47,10 @@ pub(crate) enum Rpc {
     ListRanks,
     ListWorkers,
     GetBatch,
+    Introduce,
+    Exchange,
+    PushChunk,
+    PullChunk,
 }
 
 /// What became of a call.
@@ -95,6 +99,22 @@ pub(crate) struct Metrics {
     pub(crate) leader: Gauge,
     /// 1 after the log could not be written.
     pub(crate) storage_failed: Gauge,
+    /// 1 while chunks cannot be stored.
+    pub(crate) chunks_failed: Gauge,
+    /// Times that another leader than before was seen.
+    pub(crate) leader_changes: Counter,
+    /// Commands that were proposed here.
+    pub(crate) proposals: Counter,
+    /// Groups that were granted by this leader.
+    pub(crate) grants: Counter,
+    /// Groups that this leader asked ranks to give back.
+    pub(crate) revocations: Counter,
+    /// Last index of the log that a snapshot covers.
+    pub(crate) snapshot_index: Gauge,
+    /// Nodes of the cluster.
+    pub(crate) members: Gauge,
+    /// Other nodes that the leader has heard of lately; only it knows.
+    pub(crate) peers_heard: Gauge,
 }
 
 impl Metrics {
@@ -114,6 +134,14 @@ impl Metrics {
             applied_index: Gauge::default(),
             leader: Gauge::default(),
             storage_failed: Gauge::default(),
+            chunks_failed: Gauge::default(),
+            leader_changes: Counter::default(),
+            proposals: Counter::default(),
+            grants: Counter::default(),
+            revocations: Counter::default(),
+            snapshot_index: Gauge::default(),
+            members: Gauge::default(),
+            peers_heard: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -141,6 +169,10 @@ impl Metrics {
         let counters = [
             ("sessions_expired", "Sessions that ended in silence", &self.sessions_expired),
             ("cursors_reported", "Cursors that were written to the log", &self.cursors_reported),
+            ("leader_changes", "Times that another leader was seen", &self.leader_changes),
+            ("proposals", "Commands that were proposed here", &self.proposals),
+            ("grants", "Pieces of dynamic jobs that were granted here", &self.grants),
+            ("revocations", "Pieces of dynamic jobs that were asked back", &self.revocations),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -152,6 +184,10 @@ impl Metrics {
             ("applied_index", "Last index of the log that was applied", &self.applied_index),
             ("leader", "1 while this node leads", &self.leader),
             ("storage_failed", "1 after the log could not be written", &self.storage_failed),
+            ("chunks_failed", "1 while chunks cannot be stored", &self.chunks_failed),
+            ("snapshot_index", "Last index that a snapshot covers", &self.snapshot_index),
+            ("members", "Nodes of the cluster", &self.members),
+            ("peers_heard", "Other nodes that the leader heard of lately", &self.peers_heard),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());

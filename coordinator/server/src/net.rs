@@ -1,5 +1,6 @@
 //! Listening: bounded connections, none of them silent for long, and no accept error that ends it.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -7,12 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::Stream;
+use futures::future::BoxFuture;
+use shardfeed_host::{ByteStream, Host, Listener};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 use crate::error::StartError;
 
@@ -26,31 +29,48 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Port {
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
+    address: SocketAddr,
     permits: Arc<Semaphore>,
+    /// Its sender goes with whoever serves; connections must not outlive that.
+    alive: watch::Receiver<()>,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The option that says it, for people.
+    pub(crate) option: &'static str,
+    pub(crate) address: SocketAddr,
+    /// Connections at a time, at most.
+    pub(crate) connections: usize,
 }
 
 impl Port {
-    /// Listens on `address`, for at most `connections` at a time.
+    /// Listens.
+    /// - `alive`: connections end when its sender is gone.
     pub(crate) async fn bind(
-        option: &'static str,
-        address: SocketAddr,
-        connections: usize,
+        host: &dyn Host,
+        place: Place,
+        alive: watch::Receiver<()>,
     ) -> Result<Self, StartError> {
-        let listener = TcpListener::bind(address).await.map_err(|source| {
+        let Place { option, address, connections } = place;
+        let refused = |source: io::Error| {
             let hint = match source.kind() {
                 io::ErrorKind::AddrInUse => "stop what uses the port, or choose another one",
                 io::ErrorKind::PermissionDenied => "choose a port above 1023",
                 _ => "use an address of this host",
             };
             StartError::Listen { option, address, source, hint }
-        })?;
-        Ok(Self { listener, permits: Arc::new(Semaphore::new(connections)) })
+        };
+        let listener = host.listen(address).await.map_err(refused)?;
+        let address = listener.address().map_err(refused)?;
+        Ok(Self { listener, address, permits: Arc::new(Semaphore::new(connections)), alive })
     }
 
     /// The address that it has.
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The next connection; waits while there are too many.
@@ -60,10 +80,10 @@ impl Port {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    // A reply must not wait for more of it; a socket without the option works too.
-                    let _ = stream.set_nodelay(true);
                     let silence = Box::pin(sleep(SILENCE_MAX));
-                    return (Connection { stream, silence, _permit: permit }, peer);
+                    let mut alive = self.alive.clone();
+                    let over = async move { while alive.changed().await.is_ok() {} }.boxed();
+                    return (Connection { stream, peer, silence, over, _permit: permit }, peer);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -91,15 +111,17 @@ impl axum::serve::Listener for Port {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.address()
+        Ok(self.address)
     }
 }
 
-/// A connection that counts while it is open and ends in an error after [`SILENCE_MAX`].
-#[derive(Debug)]
+/// A connection that counts while it is open, and ends in an error after [`SILENCE_MAX`] or when nobody
+/// serves any more.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn ByteStream>,
+    peer: SocketAddr,
     silence: Pin<Box<Sleep>>,
+    over: BoxFuture<'static, ()>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -110,6 +132,11 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.over.as_mut().poll(cx).is_ready() {
+            // Polled again after this, a future that has ended would panic.
+            this.over = std::future::ready(()).boxed();
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
         if read.is_ready() {
             this.silence.as_mut().reset(Instant::now() + SILENCE_MAX);
@@ -150,9 +177,9 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = SocketAddr;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> SocketAddr {
+        self.peer
     }
 }

@@ -8,6 +8,7 @@ use shardfeed_plan::{
 use shardfeed_proto::WireError;
 use tokio::sync::Semaphore;
 
+use crate::copies;
 use crate::core::Core;
 use crate::error;
 
@@ -28,6 +29,8 @@ pub(crate) struct Plans {
     turn: Semaphore,
     /// Lists of shards that may still begin.
     pub(crate) lists: Arc<Semaphore>,
+    /// Archives that may still begin: each holds the whole state.
+    pub(crate) archives: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -39,8 +42,12 @@ struct Known {
 
 impl Default for Plans {
     fn default() -> Self {
-        let (turn, lists) = (Semaphore::new(COMPUTING_MAX), Arc::new(Semaphore::new(LISTS_MAX)));
-        Self { recent: Mutex::default(), turn, lists }
+        Self {
+            recent: Mutex::default(),
+            turn: Semaphore::new(COMPUTING_MAX),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            archives: Arc::new(Semaphore::new(1)),
+        }
     }
 }
 
@@ -105,11 +112,14 @@ impl Order {
 }
 
 /// Runs a computation over plans on a thread of its own, when it is its turn.
+/// - `chunks`: of the manifest that it needs; those that are not here are brought first.
 pub(crate) async fn computing<T: Send + 'static>(
     core: &Arc<Core>,
+    chunks: &[Digest],
     work: impl FnOnce(&Core) -> Result<T, WireError> + Send + 'static,
 ) -> Result<T, WireError> {
+    copies::bring(core, chunks).await?;
     let _turn = core.plans.turn.acquire().await.map_err(|_| error::lost("a plan"))?;
-    let core = Arc::clone(core);
-    crate::core::blocking("a plan", move || work(&core)).await
+    let shared = Arc::clone(core);
+    crate::core::blocking(core, "a plan", move || work(&shared)).await
 }

@@ -2,9 +2,10 @@
 //! second; the rest is for people and lost with the process.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef};
+use tokio::time::Instant;
 
 /// Shard ordinals being read that are kept of a rank.
 pub(crate) const READING_MAX: usize = 1024;

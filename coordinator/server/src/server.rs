@@ -1,40 +1,48 @@
-//! The process: opens what it keeps, listens, serves, and stops in good order.
+//! The process: listens, comes into its cluster, opens what it keeps, serves, and stops in good order.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_host::{Disk, RealDisk};
+use shardfeed_host::{Disk, Host, RealHost};
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminServiceServer;
+use shardfeed_proto::coordinator::v1::peer_service_server::PeerServiceServer;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerServiceServer;
-use shardfeed_raft::{Node, NodeOptions};
+use shardfeed_raft::{Footing, Node, NodeOptions, Role, Start};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::Server;
 
+use crate::bootstrap;
 use crate::chunks::{ChunkStore, ChunkStoreError};
 use crate::config::CoordinatorOptions;
+use crate::copies;
 use crate::core::{Core, referenced};
 use crate::error::StartError;
+use crate::front::Front;
 use crate::http::{self, HTTP_CONNECTIONS_MAX};
 use crate::keeper::Keeper;
+use crate::links::PEER_MESSAGE_BYTES_MAX;
 use crate::machine::Scheduler;
-use crate::net::Port;
-use crate::rpc::{Admin, CALL_TIME_MAX, MESSAGE_BYTES_MAX, Workers};
+use crate::net::{Place, Port};
+use crate::rpc::{Admin, CALL_TIME_MAX, MESSAGE_BYTES_MAX, PeerCalls, Workers};
 use crate::timers::Timers;
 
 /// Folder of the log in the data folder.
-const LOG_FOLDER: &str = "raft";
+pub(crate) const LOG_FOLDER: &str = "raft";
+
+/// Folder of the chunks in the data folder.
+pub(crate) const CHUNK_FOLDER: &str = "chunks";
 
 /// gRPC connections at most: 10,000 workers, people, and room for reconnects.
 const CONNECTIONS_MAX: usize = 16_384;
 
 /// Calls of one connection that are worked on at a time.
-const CALLS_PER_CONNECTION: usize = 64;
+const CALLS_PER_CONNECTION: usize = 256;
 
 /// Streams of one connection at most; a client waits to open more.
 const STREAMS_MAX: u32 = 256;
@@ -49,69 +57,134 @@ const PING_ANSWER_MAX: Duration = Duration::from_secs(15);
 /// After a stop was asked for, calls that are worked on may take so long.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
+/// A leader that stops may take so long to hand over to another node.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// A node alone in its cluster leads as soon as it runs; a majority that is not there is not waited for.
+const OFFICE_WAIT: Duration = Duration::from_secs(10);
+
 /// A coordinator, before it runs.
 #[derive(Debug)]
 pub struct Coordinator;
+
+/// A coordinator that listens and is not part of a cluster yet. It answers other nodes that ask who it is,
+/// and /livez; /readyz says what it waits for. Dropping it ends it.
+#[derive(Debug)]
+pub struct Starting {
+    front: Arc<Front>,
+    grpc: SocketAddr,
+    http: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    alive: watch::Sender<()>,
+    servers: JoinSet<()>,
+}
 
 /// A coordinator that runs. Dropping it stops it without good order, as a crash would.
 #[derive(Debug)]
 pub struct Running {
     core: Arc<Core>,
     grpc: SocketAddr,
-    http: SocketAddr,
+    http: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
     timers: JoinSet<()>,
+    /// Connections end with it.
+    _alive: watch::Sender<()>,
 }
 
 impl Coordinator {
-    /// Opens the data folder, replays the log and begins to serve; when this returns, it answers.
+    /// Listens, comes into its cluster and begins to serve; when this returns, it is a member. A node
+    /// without `peers` and `join` is a cluster of its own at once, and answers. The others wait for each
+    /// other, for ever: drop the future to give up.
     ///
     /// # Errors  [`StartError`]: options, the data folder, the log, an address. Nothing runs then.
     pub async fn start(options: CoordinatorOptions) -> Result<Running, StartError> {
-        options.validate()?;
-        let dir = options.data_dir.join(LOG_FOLDER);
-        let failed = |path: &Path, source| {
-            let path = path.to_owned();
-            StartError::DataDir { path, action: "make the folder", source }
-        };
-        std::fs::create_dir_all(&dir).map_err(|source| failed(&dir, source))?;
-        let disk = RealDisk::new(&dir).map_err(|source| failed(&dir, source))?;
-        Self::start_on(Arc::new(disk), options).await
+        Self::start_on(Arc::new(RealHost), options).await
     }
 
-    /// As [`Coordinator::start`], with the log on another disk than the data folder's, such as one
-    /// that fails on purpose.
+    /// As [`Coordinator::start`], on another machine than this one, such as one that fails on purpose.
     ///
     /// # Errors  As [`Coordinator::start`].
     pub async fn start_on(
-        disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
         options: CoordinatorOptions,
     ) -> Result<Running, StartError> {
+        Self::listen_on(host, options).await?.open().await
+    }
+
+    /// The first half of [`Coordinator::start_on`]: listens, and touches no folder.
+    ///
+    /// # Errors  [`StartError`]: options, an address.
+    pub async fn listen_on(
+        host: Arc<dyn Host>,
+        options: CoordinatorOptions,
+    ) -> Result<Starting, StartError> {
         options.validate()?;
-        // Ports first: they cost nothing, and a folder is not touched for a port that is taken.
-        let grpc = Port::bind("listen", options.listen, CONNECTIONS_MAX).await?;
-        let http = Port::bind("http", options.http, HTTP_CONNECTIONS_MAX).await?;
-        let grpc_address = address(&grpc, "listen", options.listen)?;
-        let http_address = address(&http, "http", options.http)?;
-        let node = open_node(disk, &options).await?;
-        let core = match open_core(options, node.clone()).await {
+        let (stop, stopped) = watch::channel(false);
+        let (alive, living) = watch::channel(());
+        let place = |option, address, connections| Place { option, address, connections };
+        let grpc = place("listen", options.listen, CONNECTIONS_MAX);
+        let grpc = Port::bind(host.as_ref(), grpc, living.clone()).await?;
+        let http = match options.http {
+            Some(address) => {
+                let place = place("http", address, HTTP_CONNECTIONS_MAX);
+                Some(Port::bind(host.as_ref(), place, living).await?)
+            }
+            None => None,
+        };
+        let (grpc_address, http_address) = (grpc.address(), http.as_ref().map(Port::address));
+        let advertise = advertised(&options, grpc_address)?;
+        let front = Arc::new(Front::new(host, options, advertise));
+        let mut servers = JoinSet::new();
+        servers.spawn(serve_grpc(Arc::clone(&front), grpc, stopped.clone()));
+        if let Some(http) = http {
+            servers.spawn(serve_http(Arc::clone(&front), http, stopped));
+        }
+        Ok(Starting { front, grpc: grpc_address, http: http_address, stop, alive, servers })
+    }
+}
+
+impl Starting {
+    /// Address of the gRPC port.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Address of /livez, /readyz and /metrics, if they are served.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// The second half of [`Coordinator::start_on`]: comes into the cluster.
+    ///
+    /// # Errors  [`StartError`]: the data folder, the log, what other nodes say.
+    pub async fn open(self) -> Result<Running, StartError> {
+        let Self { front, grpc, http, stop, alive, servers } = self;
+        let disk = disk_of(&front, LOG_FOLDER)?;
+        let start = bootstrap::decide(&front, &disk).await?;
+        let node = open_node(&front, disk, start).await?;
+        front.links.of_cluster(node.cluster_id());
+        let core = match open_core(&front, node.clone()).await {
             Ok(core) => Arc::new(core),
             Err(error) => {
                 node.shutdown().await;
                 return Err(error);
             }
         };
-        let (stop, stopped) = watch::channel(false);
-        let mut servers = JoinSet::new();
-        servers.spawn(serve_grpc(Arc::clone(&core), grpc, stopped.clone()));
-        servers.spawn(serve_http(Arc::clone(&core), http, stopped.clone()));
+        front.open(Arc::clone(&core));
+        let stopped = stop.subscribe();
         let mut timers = JoinSet::new();
+        timers.spawn(Arc::clone(&core).follow_terms(stopped.clone()));
         timers.spawn(Timers::new(Arc::clone(&core)).run(stopped.clone()));
-        timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped));
-        let cluster = core.node.cluster_id();
-        tracing::info!(%cluster, grpc = %grpc_address, http = %http_address, "coordinator started");
-        Ok(Running { core, grpc: grpc_address, http: http_address, stop, servers, timers })
+        timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped.clone()));
+        timers.spawn(copies::keep(Arc::clone(&core), stopped));
+        bootstrap::arrive(&front, &core).await?;
+        let running = Running { core, grpc, http, stop, servers, timers, _alive: alive };
+        running.settle().await;
+        let cluster = running.cluster_id();
+        let node = running.core.options.node_id;
+        tracing::info!(%cluster, node, %grpc, ?http, "coordinator started");
+        Ok(running)
     }
 }
 
@@ -121,19 +194,26 @@ impl Running {
         self.grpc
     }
 
-    /// Address of /livez, /readyz and /metrics.
-    pub fn http_address(&self) -> SocketAddr {
+    /// Address of /livez, /readyz and /metrics, if they are served.
+    pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// The cluster's id: a UUID made at the first start.
+    /// Where other nodes, workers and people are told to reach it.
+    pub fn advertised(&self) -> &str {
+        &self.core.advertise
+    }
+
+    /// The cluster's id: a UUID made when it was founded.
     pub fn cluster_id(&self) -> &str {
         self.core.node.cluster_id()
     }
 
-    /// Stops: takes no more calls, lets those that are worked on end, writes the last cursors down,
-    /// closes the log. When this returns, the data folder and the ports are free.
+    /// Stops: a leader hands over to another node; it takes no more calls, lets those that are worked on
+    /// end, writes the last cursors down, closes the log. When this returns, the data folder and the ports
+    /// are free.
     pub async fn stop(mut self) {
+        self.hand_over().await;
         let _ = self.stop.send(true);
         let ended = tokio::time::timeout(STOP_GRACE, drain(&mut self.servers)).await;
         if ended.is_err() {
@@ -143,6 +223,44 @@ impl Running {
         drain(&mut self.timers).await;
         self.core.node.clone().shutdown().await;
         tracing::info!("coordinator stopped");
+    }
+
+    /// Spares the others an election.
+    async fn hand_over(&self) {
+        let others = self.core.node.members().into_iter();
+        let heard = |member: &shardfeed_raft::Member| {
+            member.node != self.core.options.node_id
+                && member.role != Role::Learner
+                && member.heard_ms.is_some_and(|ms| ms <= self.core.options.election_max_ms)
+        };
+        if self.core.available().is_err() || others.filter(heard).count() == 0 {
+            return;
+        }
+        let transfer = async {
+            self.core.write_cursors().await;
+            self.core.node.transfer_leader(None).await
+        };
+        match tokio::time::timeout(HAND_OVER_MAX, transfer).await {
+            Ok(Ok(leader)) => tracing::info!(leader, "another node leads"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot hand over; an election will do it"),
+            Err(_) => tracing::warn!("nobody took over in time; an election will do it"),
+        }
+    }
+
+    /// Waits until a node that is a majority by itself answers.
+    async fn settle(&self) {
+        let core = &self.core;
+        let alone = core.node.members().iter().all(|member| {
+            member.node == core.options.node_id || member.role == Role::Learner
+        });
+        let ready = async {
+            while alone && core.available().is_err() && core.node.status().fatal.is_none() {
+                core.take_office(core.leadership().term).await;
+                tokio::task::yield_now().await;
+            }
+        };
+        // Whoever calls is told why it does not answer, if that takes longer.
+        let _ = tokio::time::timeout(OFFICE_WAIT, ready).await;
     }
 }
 
@@ -168,48 +286,81 @@ async fn drain(tasks: &mut JoinSet<()>) {
     }
 }
 
-fn address(
-    port: &Port,
-    option: &'static str,
-    address: SocketAddr,
-) -> Result<SocketAddr, StartError> {
-    let hint = "try again";
-    port.address().map_err(|source| StartError::Listen { option, address, source, hint })
+/// Where others reach a node that listens on `grpc`.
+fn advertised(options: &CoordinatorOptions, grpc: SocketAddr) -> Result<String, StartError> {
+    let founders = options.founders()?;
+    let said = options.advertise.clone().or_else(|| founders.get(&options.node_id).cloned());
+    Ok(said.unwrap_or_else(|| grpc.to_string()))
+}
+
+/// The disk of a folder in the data folder, which is made if it is missing.
+fn disk_of(front: &Front, folder: &str) -> Result<Arc<dyn Disk>, StartError> {
+    let path = front.options.data_dir.join(folder);
+    let failed = |source| data_dir(path.clone(), "make the folder", source);
+    front.host.disk(&path).map_err(failed)
+}
+
+fn data_dir(path: PathBuf, action: &'static str, source: io::Error) -> StartError {
+    StartError::DataDir { path, action, source }
+}
+
+/// The options of the log.
+pub(crate) fn node_options(
+    options: &CoordinatorOptions,
+    advertise: &str,
+    start: Start,
+) -> NodeOptions {
+    NodeOptions {
+        dir: options.data_dir.join(LOG_FOLDER),
+        cluster_name: options.cluster_name.clone(),
+        node_id: options.node_id,
+        start,
+        address: advertise.to_owned(),
+        heartbeat_ms: options.peer_heartbeat_ms,
+        election_min_ms: options.election_min_ms,
+        election_max_ms: options.election_max_ms,
+        ..NodeOptions::default()
+    }
 }
 
 async fn open_node(
+    front: &Front,
     disk: Arc<dyn Disk>,
-    options: &CoordinatorOptions,
+    start: Start,
 ) -> Result<Node<Scheduler>, StartError> {
-    let node = NodeOptions {
-        dir: options.data_dir.join(LOG_FOLDER),
-        cluster_name: options.cluster_name.clone(),
-        ..NodeOptions::default()
-    };
-    Ok(Node::open_on(disk, node, Scheduler::default()).await?)
+    let host = Arc::clone(&front.host);
+    let footing = Footing { host, disk, peers: Arc::new(front.links.clone()) };
+    let options = node_options(&front.options, &front.advertise, start);
+    Ok(Node::open_with(footing, options, Scheduler::default()).await?)
 }
 
-async fn open_core(options: CoordinatorOptions, node: Node<Scheduler>) -> Result<Core, StartError> {
+async fn open_core(front: &Front, node: Node<Scheduler>) -> Result<Core, StartError> {
     let known: BTreeSet<Digest> =
         node.read(|machine| referenced(&machine.state)).into_iter().collect();
-    let (folder, most) = (options.data_dir.join("chunks"), options.unreferenced_bytes_max);
-    let failed = |path, source| StartError::DataDir { path, action: "open the chunks", source };
-    let path = folder.clone();
-    let open = move || ChunkStore::open(folder, most, |chunk| known.contains(chunk));
-    let chunks = match tokio::task::spawn_blocking(open).await {
+    let disk = disk_of(front, CHUNK_FOLDER)?;
+    let (most, now) = (front.options.unreferenced_bytes_max, front.host.now());
+    let path = front.options.data_dir.join(CHUNK_FOLDER);
+    let failed = |source| data_dir(path.clone(), "open the chunks", source);
+    let open = move || ChunkStore::open(disk, most, &known, now);
+    let chunks = match shardfeed_host::blocking(front.host.as_ref(), open).await {
         Ok(Ok(chunks)) => chunks,
-        Ok(Err(ChunkStoreError::Io { path, source })) => return Err(failed(path, source)),
-        Ok(Err(error)) => return Err(failed(path, io::Error::other(error.to_string()))),
-        Err(error) => return Err(failed(path, error.into())),
+        Ok(Err(ChunkStoreError::Io { path, source })) => {
+            return Err(data_dir(path.into(), "open the chunks", source));
+        }
+        Ok(Err(error)) => return Err(failed(io::Error::other(error.to_string()))),
+        Err(error) => return Err(failed(error)),
     };
-    Ok(Core::new(options, node, chunks))
+    Ok(Core::new(front, node, chunks))
 }
 
-async fn serve_grpc(core: Arc<Core>, port: Port, stop: watch::Receiver<bool>) {
-    let workers = WorkerServiceServer::new(Workers { core: Arc::clone(&core) })
+async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {
+    let workers = WorkerServiceServer::new(Workers { front: Arc::clone(&front) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let admin =
-        AdminServiceServer::new(Admin { core }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let admin = AdminServiceServer::new(Admin { front: Arc::clone(&front) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let peers = PeerServiceServer::new(PeerCalls { front })
+        .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let served = Server::builder()
         .timeout(2 * CALL_TIME_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
@@ -219,14 +370,15 @@ async fn serve_grpc(core: Arc<Core>, port: Port, stop: watch::Receiver<bool>) {
         .http2_keepalive_timeout(Some(PING_ANSWER_MAX))
         .add_service(workers)
         .add_service(admin)
+        .add_service(peers)
         .serve_with_incoming_shutdown(port.incoming(), told(stop));
     if let Err(error) = served.await {
         tracing::error!(%error, "the gRPC port ended");
     }
 }
 
-async fn serve_http(core: Arc<Core>, port: Port, stop: watch::Receiver<bool>) {
-    let served = axum::serve(port, http::router(core)).with_graceful_shutdown(told(stop));
+async fn serve_http(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {
+    let served = axum::serve(port, http::router(front)).with_graceful_shutdown(told(stop));
     if let Err(error) = served.await {
         tracing::error!(%error, "the HTTP port ended");
     }

@@ -2,9 +2,10 @@
 //! command; here is only when to propose it.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_scheduler::SessionId;
+use tokio::time::Instant;
 
 /// Sessions that one command ends, at most: a command is applied in one go.
 pub(crate) const EXPIRE_BATCH_MAX: usize = 256;
@@ -36,14 +37,6 @@ impl Sessions {
         for (session, ttl) in live {
             let fresh = || Renewal { deadline: now + *ttl, seen: None };
             self.live.entry(*session).or_insert_with(fresh);
-        }
-    }
-
-    /// Gives everybody a full ttl: heartbeats may have gone elsewhere before.
-    pub(crate) fn renew_all(&mut self, live: &BTreeMap<SessionId, Duration>, now: Instant) {
-        self.follow(live, now);
-        for (session, renewal) in &mut self.live {
-            renewal.deadline = now + live.get(session).copied().unwrap_or_default();
         }
     }
 
@@ -91,9 +84,6 @@ mod tests {
         sessions.postpone(5 * ttl);
         assert!(sessions.expired(start + 5 * ttl).is_empty());
         assert_eq!(sessions.expired(start + 6 * ttl), [1]);
-        sessions.renew_all(&BTreeMap::from([(1, ttl)]), start + 6 * ttl);
-        assert!(sessions.expired(start + 6 * ttl).is_empty());
-        assert_eq!(sessions.expired(start + 7 * ttl), [1]);
     }
 
     #[test]

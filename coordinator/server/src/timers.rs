@@ -2,11 +2,11 @@
 //! waits for anything but the log.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_scheduler::Change;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::core::Core;
 use crate::sessions::Sessions;
@@ -16,6 +16,9 @@ const TICK_MAX: Duration = Duration::from_millis(200);
 
 /// How often cursors are written down.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the last cursors may take to be written down.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The loop and what it remembers.
 #[derive(Debug)]
@@ -28,7 +31,8 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, reported: Instant::now(), looked: None }
+        let reported = core.host.now();
+        Self { core, reported, looked: None }
     }
 
     /// Runs until `stop` is told, then writes the last cursors down.
@@ -42,7 +46,10 @@ impl Timers {
                 _ = stop.changed() => break,
             }
         }
-        self.core.write_cursors().await;
+        // Without a majority there is nobody to write them down with.
+        if self.core.available().is_ok() {
+            let _ = timeout(LAST_WORDS, self.core.write_cursors()).await;
+        }
     }
 
     async fn tick(&mut self) {
@@ -50,14 +57,20 @@ impl Timers {
             self.looked = None;
             return;
         }
-        let now = Instant::now();
+        if self.core.is_lonely() {
+            tracing::warn!("this node leads but hears of no majority; it answers nobody");
+            self.core.leave_office();
+            self.looked = None;
+            return;
+        }
+        let now = self.core.host.now();
         let looked = self.looked.replace(now);
         self.core.read(|state| {
             let mut live = self.core.live();
             if let Some(looked) = looked {
                 self.forgive(&mut live.sessions, now.duration_since(looked));
             }
-            live.follow(state, looked.is_none(), now);
+            live.follow(state, now);
         });
         self.expire(now).await;
         if now.duration_since(self.reported) >= REPORT_EVERY {

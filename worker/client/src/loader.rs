@@ -9,7 +9,7 @@ use shardfeed_agent::{
 };
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, Intent, JobIdentity, Segment, Shuffle, Start, Token,
+    Cursor, Digest, EpochPlan, Intent, JobIdentity, Mode, Segment, Shuffle, Start, Token,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use uuid::Uuid;
@@ -426,6 +426,7 @@ fn identity(
         },
         lanes,
         tail: options.tail,
+        mode: Mode::Deterministic,
         operators: schema.operators().to_owned(),
         decoder: schema.decoder().to_owned(),
     }

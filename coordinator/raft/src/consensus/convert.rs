@@ -1,12 +1,12 @@
 //! Between openraft's types and ours.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use openraft::EntryPayload;
-use openraft::impls::BasicNode;
 use openraft::impls::leader_id_adv::LeaderId;
 
-use super::types::{self, Command, Entry, LogId, Membership, StoredMembership};
+use super::types::{self, Command, Entry, LogId, Membership, Place, StoredMembership};
 use crate::record::{Members, Payload, Position, Record, Vote};
 use crate::snapshot::SnapshotMeta;
 
@@ -50,7 +50,11 @@ pub(crate) fn entry(record: Record) -> io::Result<Entry> {
 pub(crate) fn members(membership: &Membership) -> Members {
     Members {
         voters: membership.get_joint_config().clone(),
-        addresses: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+        addresses: membership.nodes().map(|(id, node)| (*id, node.address.clone())).collect(),
+        incarnations: membership
+            .nodes()
+            .filter_map(|(id, node)| Some((*id, node.incarnation?)))
+            .collect(),
     }
 }
 
@@ -59,16 +63,24 @@ fn membership(members: &Members) -> io::Result<Membership> {
         // The state before the first entry; openraft's constructor refuses it.
         return Ok(Membership::default());
     }
-    let nodes: std::collections::BTreeMap<u64, BasicNode> =
-        members.addresses.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+    let nodes = members.addresses.iter().map(|(id, address)| {
+        let incarnation = members.incarnations.get(id).copied();
+        (*id, Place { address: address.clone(), incarnation })
+    });
+    let nodes: BTreeMap<u64, Place> = nodes.collect();
     Membership::new(members.voters.clone(), nodes).map_err(io::Error::other)
 }
 
-pub(crate) fn our_meta(last: Option<LogId>, members_of: &StoredMembership) -> SnapshotMeta {
+pub(crate) fn our_meta(
+    last: Option<LogId>,
+    members_of: &StoredMembership,
+    used: BTreeSet<u64>,
+) -> SnapshotMeta {
     SnapshotMeta {
         last: last.as_ref().map(position),
         members_at: members_of.log_id().as_ref().map(position),
         members: members(members_of.membership()),
+        used,
     }
 }
 

@@ -1,40 +1,75 @@
 //! openraft's state machine traits on a [`Machine`] and the snapshot store.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use futures::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+use shardfeed_host::{Host, blocking};
 
 use super::convert;
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::committer::Failure;
 use crate::machine::Machine;
+use crate::record::Position;
 use crate::snapshot::{self, SnapshotStore};
 
 /// The machine, shared between the log that drives it and those who look at it.
 #[derive(Debug)]
 pub(crate) struct Shared<M> {
-    machine: RwLock<M>,
+    held: RwLock<Held<M>>,
     pub(crate) failure: Failure,
 }
 
+/// The machine, and what it stands for.
+#[derive(Debug)]
+struct Held<M> {
+    machine: M,
+    /// The last entry applied, or restored.
+    applied: Option<Position>,
+    /// Every node number that was ever a member's.
+    used: BTreeSet<u64>,
+}
+
 impl<M: Machine> Shared<M> {
-    pub(crate) fn new(machine: M, failure: Failure) -> Self {
-        Self { machine: RwLock::new(machine), failure }
+    /// - `restored`: the snapshot that the machine's state was taken from.
+    pub(crate) fn new(
+        machine: M,
+        restored: Option<&snapshot::SnapshotMeta>,
+        failure: Failure,
+    ) -> Self {
+        let applied = restored.and_then(|meta| meta.last);
+        let used = restored.map(|meta| meta.used.clone()).unwrap_or_default();
+        Self { held: RwLock::new(Held { machine, applied, used }), failure }
     }
 
     pub(crate) fn read<T>(&self, view: impl FnOnce(&M) -> T) -> T {
-        view(&self.machine.read().expect("a machine that panicked in `apply` is never shown"))
+        view(&self.held().machine)
+    }
+
+    /// As `read`, with the index of the last entry that the machine has seen.
+    pub(crate) fn read_at<T>(&self, view: impl FnOnce(&M) -> T) -> (Option<u64>, T) {
+        let held = self.held();
+        (held.applied.map(|position| position.index), view(&held.machine))
+    }
+
+    /// Whether a node ever had this number, as far as entries are applied here.
+    pub(crate) fn was_used(&self, node: u64) -> bool {
+        self.held().used.contains(&node)
+    }
+
+    fn held(&self) -> RwLockReadGuard<'_, Held<M>> {
+        self.held.read().expect("a machine that panicked in `apply` is never shown")
     }
 
     /// A panic leaves the machine half changed: the lock stays poisoned and the node stops.
-    fn change<T>(&self, index: u64, work: impl FnOnce(&mut M) -> T) -> io::Result<T> {
+    fn change<T>(&self, index: u64, work: impl FnOnce(&mut Held<M>) -> T) -> io::Result<T> {
         let changed = catch_unwind(AssertUnwindSafe(|| {
-            let mut machine = self.machine.write().expect("a node that panicked applies no more");
-            work(&mut machine)
+            let mut held = self.held.write().expect("a node that panicked applies no more");
+            work(&mut held)
         }));
         changed.map_err(|_| {
             let message = format!("the machine panicked at index {index}");
@@ -47,6 +82,7 @@ impl<M: Machine> Shared<M> {
 /// The machine as openraft drives it: in memory, rebuilt from the newest snapshot and the log.
 #[derive(Debug)]
 pub(crate) struct MachineAdapter<M> {
+    host: Arc<dyn Host>,
     shared: Arc<Shared<M>>,
     snapshots: Arc<SnapshotStore>,
     applied: Option<LogId>,
@@ -56,18 +92,19 @@ pub(crate) struct MachineAdapter<M> {
 impl<M: Machine> MachineAdapter<M> {
     /// - `restored`: the snapshot that the machine's state was taken from.
     pub(crate) fn new(
+        host: Arc<dyn Host>,
         shared: Arc<Shared<M>>,
         snapshots: Arc<SnapshotStore>,
         restored: Option<&snapshot::SnapshotMeta>,
     ) -> io::Result<Self> {
         let membership = restored.map(convert::stored).transpose()?.unwrap_or_default();
         let applied = restored.and_then(|meta| meta.last).map(convert::log_id);
-        Ok(Self { shared, snapshots, applied, membership })
+        Ok(Self { host, shared, snapshots, applied, membership })
     }
 }
 
 impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
-    type SnapshotData = Vec<u8>;
+    type SnapshotData = snapshot::Snapshot;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
@@ -79,18 +116,24 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
-            let index = entry.log_id.index;
-            let answer = match entry.payload {
-                EntryPayload::Blank => Vec::new(),
-                EntryPayload::Normal(command) => {
-                    self.shared.change(index, |machine| machine.apply(index, &command.0))?
-                }
-                EntryPayload::Membership(membership) => {
-                    self.membership = StoredMembership::new(Some(entry.log_id), membership);
-                    Vec::new()
-                }
-            };
-            self.applied = Some(entry.log_id);
+            let (log_id, position) = (entry.log_id, convert::position(&entry.log_id));
+            let index = position.index;
+            let answer = self.shared.change(index, |held| {
+                let answer = match &entry.payload {
+                    EntryPayload::Blank => Vec::new(),
+                    EntryPayload::Normal(command) => held.machine.apply(index, &command.0),
+                    EntryPayload::Membership(membership) => {
+                        held.used.extend(membership.nodes().map(|(node, _)| *node));
+                        Vec::new()
+                    }
+                };
+                held.applied = Some(position);
+                answer
+            })?;
+            if let EntryPayload::Membership(membership) = entry.payload {
+                self.membership = StoredMembership::new(Some(log_id), membership);
+            }
+            self.applied = Some(log_id);
             if let Some(responder) = responder {
                 responder.send(Answer(answer));
             }
@@ -101,9 +144,11 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
     /// Takes the state at once, so that it belongs to `applied`, but off the async threads.
     async fn get_snapshot_builder(&mut self) -> Builder {
         let shared = self.shared.clone();
-        let state = tokio::task::spawn_blocking(move || shared.read(Machine::snapshot)).await;
+        let used = shared.held().used.clone();
+        let state = blocking(self.host.as_ref(), move || shared.read(Machine::snapshot)).await;
         Builder {
-            meta: convert::our_meta(self.applied, &self.membership),
+            host: self.host.clone(),
+            meta: convert::our_meta(self.applied, &self.membership, used),
             state: state.map_err(|e| format!("the machine's state could not be encoded: {e}")),
             snapshots: self.snapshots.clone(),
             failure: self.shared.failure.clone(),
@@ -111,27 +156,43 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
     }
 
     /// The file is durable before the machine is changed: a crash in between finds the snapshot.
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, state: Vec<u8>) -> io::Result<()> {
-        let meta = convert::our_meta(meta.last_log_id, &meta.last_membership);
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: snapshot::Snapshot,
+    ) -> io::Result<()> {
+        let used = snapshot.meta.used.clone();
+        let meta = convert::our_meta(meta.last_log_id, &meta.last_membership, used);
         let index = meta.last.map_or(0, |last| last.index);
         let (applied, membership) = (meta.last.map(convert::log_id), convert::stored(&meta)?);
-        let snapshot = save(self.snapshots.clone(), &self.shared.failure, meta, state).await?;
-        let restored = self.shared.change(index, |machine| machine.restore(&snapshot.state))?;
-        restored.map_err(io::Error::other)?;
+        let failure = &self.shared.failure;
+        let snapshot = snapshot::Snapshot { meta, state: snapshot.state };
+        let snapshot = save(self.host.as_ref(), self.snapshots.clone(), failure, snapshot).await?;
+        let restored = self.shared.change(index, |held| {
+            held.applied = snapshot.meta.last;
+            held.used = snapshot.meta.used;
+            held.machine.restore(&snapshot.state)
+        })?;
+        restored.map_err(|error| {
+            let message = format!("the leader's snapshot cannot be restored: {error}");
+            self.shared.failure.note(message);
+            io::Error::other(error)
+        })?;
         (self.applied, self.membership) = (applied, membership);
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         let snapshots = self.snapshots.clone();
-        let newest = tokio::task::spawn_blocking(move || snapshots.newest()).await;
-        newest.map_err(io::Error::other)??.map(raft_snapshot).transpose()
+        let newest = blocking(self.host.as_ref(), move || snapshots.newest()).await;
+        newest??.map(raft_snapshot).transpose()
     }
 }
 
 /// A state on its way to disk.
 #[derive(Debug)]
 pub(crate) struct Builder {
+    host: Arc<dyn Host>,
     meta: snapshot::SnapshotMeta,
     state: Result<Vec<u8>, String>,
     snapshots: Arc<SnapshotStore>,
@@ -139,31 +200,28 @@ pub(crate) struct Builder {
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
-    type SnapshotData = Vec<u8>;
+    type SnapshotData = snapshot::Snapshot;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let state = std::mem::replace(&mut self.state, Err("it was saved already".to_owned()));
         let state = state.map_err(io::Error::other)?;
-        let snapshot =
-            save(self.snapshots.clone(), &self.failure, self.meta.clone(), state).await?;
+        let snapshot = snapshot::Snapshot { meta: self.meta.clone(), state };
+        let host = self.host.as_ref();
+        let snapshot = save(host, self.snapshots.clone(), &self.failure, snapshot).await?;
         raft_snapshot(snapshot)
     }
 }
 
 async fn save(
+    host: &dyn Host,
     snapshots: Arc<SnapshotStore>,
     failure: &Failure,
-    meta: snapshot::SnapshotMeta,
-    state: Vec<u8>,
+    snapshot: snapshot::Snapshot,
 ) -> io::Result<snapshot::Snapshot> {
-    let saved = tokio::task::spawn_blocking(move || {
-        let snapshot = snapshot::Snapshot { meta, state };
-        snapshots.save(&snapshot).map(|()| snapshot)
-    });
-    let saved = saved.await.map_err(io::Error::other)?;
+    let saved = blocking(host, move || snapshots.save(&snapshot).map(|()| snapshot)).await?;
     saved.inspect_err(|error| failure.note(format!("a snapshot could not be saved: {error}")))
 }
 
 fn raft_snapshot(snapshot: snapshot::Snapshot) -> io::Result<Snapshot> {
-    Ok(Snapshot { meta: convert::raft_meta(&snapshot.meta)?, snapshot: snapshot.state })
+    Ok(Snapshot { meta: convert::raft_meta(&snapshot.meta)?, snapshot })
 }

@@ -4,6 +4,8 @@ mod convert;
 mod log_adapter;
 mod machine_adapter;
 mod network;
+mod receive;
+mod runtime;
 #[cfg(test)]
 mod suite;
 mod types;
@@ -11,5 +13,7 @@ mod types;
 pub(crate) use convert::members;
 pub(crate) use log_adapter::LogAdapter;
 pub(crate) use machine_adapter::{MachineAdapter, Shared};
-pub(crate) use network::NoPeers;
-pub(crate) use types::{Command, Raft, TypeConfig};
+pub(crate) use network::Network;
+pub(crate) use receive::Receiver;
+pub use runtime::seed_randomness;
+pub(crate) use types::{Command, Place, Raft, TypeConfig};

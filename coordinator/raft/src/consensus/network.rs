@@ -1,76 +1,250 @@
-//! The network of a cluster of one: nobody can be reached.
+//! openraft's network on [`Links`]: its requests become our messages, our answers its responses.
 
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::{Either, select};
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::impls::BasicNode;
 use openraft::network::RPCOption;
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{AnyError, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 
-use super::types::{Snapshot, TypeConfig, Vote};
+use super::convert;
+use super::types::{Entry, Place, Snapshot, TypeConfig, Vote};
+use crate::links::Links;
+use crate::message::{Answer, Ballot, Message, Part};
+use crate::record::Record;
+use crate::snapshot;
 
-/// Makes connections that lead nowhere. Peers come with a factory of their own.
-#[derive(Debug)]
-pub(crate) struct NoPeers;
+/// A message holds no more bytes of entries than this, if it holds more than one: an answer must come
+/// before the deadline, and transports have limits of their own.
+const ENTRIES_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a snapshot in one message.
+const PART_BYTES_MAX: usize = 1 << 20;
+/// How long a part may take: it is written to memory at the other end, however slow the way there.
+const PART_WAIT: Duration = Duration::from_secs(5);
+/// How long the last part may take: the other end writes the whole state to disk and restores from it.
+const INSTALL_WAIT: Duration = Duration::from_secs(60);
 
-/// A connection to a peer that does not exist.
+/// Makes clients to peers.
 #[derive(Debug)]
-pub(crate) struct Nowhere {
+pub(crate) struct Network {
+    links: Arc<Links>,
+    /// An append or a vote that takes longer has failed: shorter than any election timeout, so that one
+    /// lost answer does not cost an election.
+    deadline: Duration,
+}
+
+/// A client of one peer.
+#[derive(Debug)]
+pub(crate) struct Client {
+    links: Arc<Links>,
+    deadline: Duration,
     target: u64,
 }
 
-impl RaftNetworkFactory<TypeConfig> for NoPeers {
-    type Network = Nowhere;
-
-    async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Nowhere {
-        Nowhere { target }
+impl Network {
+    pub(crate) fn new(links: Arc<Links>, deadline: Duration) -> Self {
+        Self { links, deadline }
     }
 }
 
-impl Nowhere {
-    fn unreachable(&self) -> Unreachable<TypeConfig> {
-        let what = format!("node {} has no address: this cluster has one member", self.target);
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Client;
+
+    /// Where the peer is, is looked up at each call: it may move.
+    async fn new_client(&mut self, target: u64, _place: &Place) -> Client {
+        Client { links: self.links.clone(), deadline: self.deadline, target }
+    }
+}
+
+impl Client {
+    /// Whatever the error is, openraft backs off and tries again; `Links` tells people what it was.
+    async fn call(
+        &self,
+        message: &Message,
+        deadline: Duration,
+    ) -> Result<Answer, Unreachable<TypeConfig>> {
+        let answer = self.links.call_member(self.target, message, deadline).await;
+        answer.map_err(|error| Unreachable::new(&AnyError::new(&error)))
+    }
+
+    fn odd(&self, answer: &Answer) -> Unreachable<TypeConfig> {
+        let what = match answer {
+            Answer::Failed { reason } => format!("node {}: {reason}", self.target),
+            other => format!("node {} answers something else: {other:?}", self.target),
+        };
         Unreachable::new(&AnyError::error(what))
     }
+
+    async fn ask(
+        &self,
+        message: Message,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(&message, self.deadline).await? {
+            Answer::Voted { vote, granted, last } => {
+                let last = last.map(convert::log_id);
+                Ok(VoteResponse::new(convert::raft_vote(vote), last, granted))
+            }
+            other => Err(self.odd(&other).into()),
+        }
+    }
+
+    /// Sends the state part by part, from where the other end has it up to.
+    async fn send_snapshot(
+        &self,
+        vote: crate::record::Vote,
+        snapshot: snapshot::Snapshot,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let total = snapshot.state.len();
+        let mut part = Part {
+            vote,
+            meta: snapshot.meta,
+            hash: snapshot::hash_text(&snapshot.state),
+            total: total as u64,
+            offset: 0,
+            bytes: Vec::new(),
+        };
+        // Each answer names how much the other end holds. The first part is empty: it asks.
+        let mut length = 0;
+        loop {
+            let offset = part.offset as usize;
+            part.bytes = snapshot.state[offset..offset + length].to_vec();
+            let last = offset + length == total;
+            let wait = if last { INSTALL_WAIT } else { PART_WAIT };
+            let held = match self.call(&Message::Part(part.clone()), wait).await? {
+                Answer::Installed { vote } | Answer::Later { vote } => {
+                    return Ok(SnapshotResponse::new(convert::raft_vote(vote)));
+                }
+                Answer::Held { bytes } if bytes <= total as u64 => bytes,
+                other => return Err(self.odd(&other).into()),
+            };
+            self.links.took_snapshot_bytes(self.target, held.saturating_sub(part.offset));
+            if length > 0 && held <= part.offset {
+                // It lost what it had, or took nothing: openraft begins anew, after a pause.
+                return Err(self.odd(&Answer::Held { bytes: held }).into());
+            }
+            part.offset = held;
+            length = PART_BYTES_MAX.min(total - held as usize);
+        }
+    }
 }
 
-impl RaftNetworkV2<TypeConfig> for Nowhere {
-    type SnapshotData = Vec<u8>;
+impl RaftNetworkV2<TypeConfig> for Client {
+    type SnapshotData = snapshot::Snapshot;
 
     async fn append_entries(
         &mut self,
-        _rpc: AppendEntriesRequest<TypeConfig>,
+        rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(self.unreachable().into())
+        let (vote, previous) = (convert::our_vote(&rpc.vote), rpc.prev_log_id);
+        let previous = previous.as_ref().map(convert::position);
+        let count = rpc.entries.len();
+        let records = first_that_fit(rpc.entries);
+        let last = records.last().map(|record| record.position).or(previous);
+        let cut = records.len() < count;
+        let committed = rpc.leader_commit.as_ref().map(convert::position);
+        let message = Message::Append { vote, previous, committed, records };
+        match self.call(&message, self.deadline).await? {
+            Answer::Appended { upto: None } => {
+                self.links.acknowledged(self.target, vote, last);
+                Ok(match cut {
+                    true => AppendEntriesResponse::PartialSuccess(last.map(convert::log_id)),
+                    false => AppendEntriesResponse::Success,
+                })
+            }
+            Answer::Appended { upto: Some(upto) } => {
+                self.links.acknowledged(self.target, vote, upto);
+                Ok(AppendEntriesResponse::PartialSuccess(upto.map(convert::log_id)))
+            }
+            // openraft takes a log that went back for a bug of its own, and panics.
+            Answer::Conflict if self.links.went_back(self.target, vote, previous) => {
+                let node = self.target;
+                let what = format!(
+                    "node {node} no longer has entries that it acknowledged: its disk went back in time; remove node {node} and let it join empty under a new number"
+                );
+                tracing::error!(peer = node, ?previous, "{what}");
+                Err(Unreachable::new(&AnyError::error(what)).into())
+            }
+            Answer::Conflict => Ok(AppendEntriesResponse::Conflict),
+            Answer::Later { vote } => {
+                Ok(AppendEntriesResponse::HigherVote(convert::raft_vote(vote)))
+            }
+            other => Err(self.odd(&other).into()),
+        }
     }
 
     async fn vote(
         &mut self,
-        _rpc: VoteRequest<TypeConfig>,
+        rpc: VoteRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(self.unreachable().into())
+        self.ask(Message::Vote(ballot(&rpc))).await
     }
 
     async fn pre_vote(
         &mut self,
-        _rpc: VoteRequest<TypeConfig>,
+        rpc: VoteRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        Err(self.unreachable().into())
+        self.ask(Message::PreVote(ballot(&rpc))).await
     }
 
     async fn full_snapshot(
         &mut self,
-        _vote: Vote,
-        _snapshot: Snapshot,
-        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        Err(self.unreachable().into())
+        let send = self.send_snapshot(convert::our_vote(&vote), snapshot.snapshot);
+        match select(Box::pin(cancel), Box::pin(send)).await {
+            Either::Left((closed, _)) => Err(closed.into()),
+            Either::Right((sent, _)) => sent,
+        }
     }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let message = Message::Transfer {
+            vote: convert::our_vote(request.from_leader()),
+            to: *request.to_node_id(),
+            last: request.last_log_id().map(convert::position),
+        };
+        match self.call(&message, self.deadline).await? {
+            Answer::Done => Ok(Ok(())),
+            other => Err(self.odd(&other).into()),
+        }
+    }
+}
+
+fn ballot(rpc: &VoteRequest<TypeConfig>) -> Ballot {
+    Ballot {
+        vote: convert::our_vote(&rpc.vote),
+        last: rpc.last_log_id.as_ref().map(convert::position),
+        transfer: rpc.leadership_transfer,
+    }
+}
+
+/// The entries that go into one message; the others follow in the next.
+fn first_that_fit(entries: Vec<Entry>) -> Vec<Record> {
+    let mut bytes = 0;
+    let mut records: Vec<Record> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let record = convert::record(entry);
+        bytes += record.size_bytes();
+        if bytes > ENTRIES_BYTES_MAX && !records.is_empty() {
+            break;
+        }
+        records.push(record);
+    }
+    records
 }

@@ -19,7 +19,7 @@ use crate::committer::{Committer, Failure};
 use crate::directory::{self, Recovered};
 use crate::machine::{Machine, MachineError};
 use crate::options::NodeOptions;
-use shardfeed_host::{Disk, RealDisk};
+use shardfeed_host::{Disk, Host, RealDisk, RealHost};
 
 #[derive(Debug, Default)]
 struct Counter(u64);
@@ -51,12 +51,14 @@ impl StoreBuilder<TypeConfig, Filled, MachineAdapter<Counter>, TempDir> for Buil
         let options = NodeOptions { dir: dir.path().to_owned(), ..NodeOptions::default() };
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()).unwrap());
         let mut machine = Counter::default();
+        let host: Arc<dyn Host> = Arc::new(RealHost);
         let Recovered { lock, log, snapshots, restored, .. } =
-            directory::recover(&disk, &options, &mut machine).unwrap();
+            directory::recover(host.as_ref(), &disk, &options, &mut machine).unwrap();
         let failure = Failure::default();
-        let shared = Arc::new(Shared::new(machine, failure.clone()));
-        let adapter = MachineAdapter::new(shared, Arc::new(snapshots), restored.as_ref()).unwrap();
-        let committer = Committer::start(log, lock, failure).unwrap();
+        let shared = Arc::new(Shared::new(machine, restored.as_ref(), failure.clone()));
+        let snapshots = Arc::new(snapshots);
+        let adapter = MachineAdapter::new(host, shared, snapshots, restored.as_ref()).unwrap();
+        let committer = Committer::start(log, lock, failure, true).unwrap();
         Ok((dir, Filled(LogAdapter::new(committer)), adapter))
     }
 }

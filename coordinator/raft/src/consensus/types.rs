@@ -1,13 +1,15 @@
-//! What openraft is made of here. A simulation swaps the runtime in this file and nowhere else.
+//! What openraft is made of here.
 
 use std::fmt;
 use std::sync::Arc;
 
 use openraft::impls::leader_id_adv::LeaderId;
-use openraft::impls::{BasicNode, TokioRuntime};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::machine_adapter::MachineAdapter;
+use super::runtime::Runtime;
+use crate::snapshot;
 
 openraft::declare_raft_types!(
     /// Commands and answers are bytes, nodes are numbers with an address.
@@ -15,20 +17,27 @@ openraft::declare_raft_types!(
         D = Command,
         R = Answer,
         NodeId = u64,
-        Node = BasicNode,
+        Node = Place,
         Term = u64,
         LeaderId = LeaderId<u64, u64>,
-        AsyncRuntime = TokioRuntime,
+        AsyncRuntime = Runtime,
 );
 
 pub(crate) type Raft<M> = openraft::Raft<TypeConfig, MachineAdapter<M>>;
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
-pub(crate) type Membership = openraft::Membership<u64, BasicNode>;
+pub(crate) type Membership = openraft::Membership<u64, Place>;
 pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
-pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, Vec<u8>>;
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, snapshot::Snapshot>;
+
+/// Where a member is, and which of the lives under its number it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) address: String,
+    pub(crate) incarnation: Option<Uuid>,
+}
 
 /// A command; copying it copies a pointer. The serde traits are openraft's wish: what goes to disk is
 /// a `Record`.

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use shardfeed_plan::{Digest, Intent, JobIdentity, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
     AddDataset, Change, CursorReport, Dataset, FailDataset, FailScan, Failure, FinishDataset,
     Generation, JoinSession, LeaseRef, Part, PartState, Phase, RegisterJob, ReportListing,
@@ -135,7 +135,7 @@ fn identity(job: usize, odd: bool) -> JobIdentity {
         Shuffle { content, seed, enabled: true, window: 10, interleave: 4, block_length: 1 };
     let tail = if job == 1 { Tail::Uneven } else { Tail::Drop };
     let (operators, decoder) = (String::new(), "none".to_owned());
-    JobIdentity { shuffle, lanes: 2, tail, operators, decoder }
+    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, operators, decoder }
 }
 
 fn failure() -> Failure {

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::{Stream, StreamExt};
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
@@ -13,16 +12,22 @@ use shardfeed_proto::coordinator::v1::{
     GetJobResponse, GetStatusRequest, GetStatusResponse, ListDatasetsRequest, ListDatasetsResponse,
     ListEpochsRequest, ListEpochsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
     ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
-    ListWorkersResponse, RemoveDatasetRequest, RemoveDatasetResponse, RemoveJobRequest,
+    ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse, RemoveJobRequest,
     RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse, SaveSnapshotRequest,
     SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_raft::Role;
 use shardfeed_scheduler::{AddDataset, Change};
 use tonic::{Request, Response, Status};
 
 use super::{Caller, Effect, serve, service};
-use crate::core::{Core, now_ms};
+use crate::archive;
+use crate::config::check_address;
+use crate::copies;
+use crate::core::Core;
+use crate::error;
+use crate::front::Front;
 use crate::metrics::Rpc;
 use crate::plans::computing;
 use crate::views::{self, Picture};
@@ -30,7 +35,7 @@ use crate::views::{self, Picture};
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Admin {
-    pub(crate) core: Arc<Core>,
+    pub(crate) front: Arc<Front>,
 }
 
 type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SaveSnapshotResponse, Status>> + Send>>;
@@ -47,23 +52,25 @@ service! {
         remove_dataset: RemoveDataset, Changes, RemoveDatasetRequest => RemoveDatasetResponse;
         remove_job: RemoveJob, Changes, RemoveJobRequest => RemoveJobResponse;
         add_dataset: AddDataset, Changes, AddDatasetRequest => AddDatasetResponse;
-        get_dataset: GetDataset, Reads, GetDatasetRequest => GetDatasetResponse;
-        list_datasets: ListDatasets, Reads, ListDatasetsRequest => ListDatasetsResponse;
-        list_jobs: ListJobs, Reads, ListJobsRequest => ListJobsResponse;
-        get_job: GetJob, Reads, GetJobRequest => GetJobResponse;
-        list_epochs: ListEpochs, Reads, ListEpochsRequest => ListEpochsResponse;
-        list_ranks: ListRanks, Reads, ListRanksRequest => ListRanksResponse;
-        list_workers: ListWorkers, Reads, ListWorkersRequest => ListWorkersResponse;
-        get_batch: GetBatch, Reads, GetBatchRequest => GetBatchResponse;
+        get_dataset: GetDataset, Looks, GetDatasetRequest => GetDatasetResponse;
+        list_datasets: ListDatasets, Looks, ListDatasetsRequest => ListDatasetsResponse;
+        list_jobs: ListJobs, Looks, ListJobsRequest => ListJobsResponse;
+        get_job: GetJob, Looks, GetJobRequest => GetJobResponse;
+        list_epochs: ListEpochs, Looks, ListEpochsRequest => ListEpochsResponse;
+        list_ranks: ListRanks, Looks, ListRanksRequest => ListRanksResponse;
+        list_workers: ListWorkers, Looks, ListWorkersRequest => ListWorkersResponse;
+        get_batch: GetBatch, Looks, GetBatchRequest => GetBatchResponse;
     }
 
     type SaveSnapshotStream = SnapshotStream;
 
     async fn save_snapshot(
         &self,
-        _request: Request<SaveSnapshotRequest>,
+        request: Request<SaveSnapshotRequest>,
     ) -> Result<Response<SnapshotStream>, Status> {
-        Err(super::not_yet().to_status())
+        let context = request.into_inner().context;
+        let call = (Rpc::SaveSnapshot, Effect::Looks);
+        serve(&self.front, call, context, |core, _| save_snapshot(core)).await
     }
 
     type ListShardsStream = ShardStream;
@@ -74,9 +81,8 @@ service! {
     ) -> Result<Response<ShardStream>, Status> {
         let mut request = request.into_inner();
         let context = request.context.take();
-        let call = (Rpc::ListShards, Effect::Reads);
-        let core = Arc::clone(&self.core);
-        serve(&self.core, call, context, |caller| list_shards(core, caller, request)).await
+        let call = (Rpc::ListShards, Effect::Looks);
+        serve(&self.front, call, context, |core, caller| list_shards(core, caller, request)).await
     }
 }
 
@@ -94,41 +100,112 @@ async fn get_status(
         term: status.term,
         applied: status.applied.unwrap_or(0),
         snapshot: status.snapshot.unwrap_or(0),
-        uptime_ms: core.started.elapsed().as_millis() as u64,
-        leader_address: None,
+        uptime_ms: core.host.now().saturating_duration_since(core.started).as_millis() as u64,
+        leader_address: core.leadership().leader.as_ref().and_then(error::address_of),
     })
 }
 
 async fn get_cluster(
-    _core: Arc<Core>,
+    core: Arc<Core>,
     _caller: Caller,
     _request: GetClusterRequest,
 ) -> Result<GetClusterResponse, WireError> {
-    Err(super::not_yet())
+    let status = core.node.status();
+    let (_, hash) = core.node.state_hash();
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let member = |member: shardfeed_raft::Member| Member {
+        node: member.node,
+        address: member.address,
+        role: match member.role {
+            Role::Leader => MemberRole::Leader,
+            Role::Voter => MemberRole::Voter,
+            Role::Learner => MemberRole::Learner,
+        }
+        .into(),
+        matched: member.matched,
+        heard_ms: member.heard_ms,
+        state_hash: if member.node == status.node_id { hash.clone() } else { String::new() },
+    };
+    Ok(GetClusterResponse {
+        cluster_id: core.node.cluster_id().to_owned(),
+        cluster_name: core.options.cluster_name.clone(),
+        node: status.node_id,
+        leader: status.leader,
+        term: status.term,
+        committed: status.committed.unwrap_or(0),
+        members: core.node.members().into_iter().map(member).collect(),
+    })
 }
 
 async fn add_member(
-    _core: Arc<Core>,
+    core: Arc<Core>,
     _caller: Caller,
-    _request: AddMemberRequest,
+    request: AddMemberRequest,
 ) -> Result<AddMemberResponse, WireError> {
-    Err(super::not_yet())
+    let AddMemberRequest { node, address, .. } = request;
+    let invalid = |message: String| WireError::new(ErrorKind::Invalid, message);
+    if node == 0 {
+        return Err(invalid("`node` is 0; nodes are numbered from 1 on".into()));
+    }
+    check_address("address", &address).map_err(|error| invalid(error.to_string()))?;
+    let members = core.node.members();
+    if members.iter().any(|member| member.node != node && member.address == address) {
+        return Err(invalid(format!("another node of the cluster has the address {address}")));
+    }
+    if core.options.advertise.is_none()
+        && core.options.peers.is_empty()
+        && core.options.listens_everywhere()
+    {
+        let message = format!(
+            "other nodes cannot reach this one at {}; set its option `advertise` and restart it first",
+            core.advertise
+        );
+        return Err(invalid(message));
+    }
+    let added = core.node.add_member(node, &address).await;
+    added.map_err(|error| error::change(&error))?;
+    tracing::info!(node, address, "a node was added");
+    Ok(AddMemberResponse {})
 }
 
 async fn remove_member(
-    _core: Arc<Core>,
+    core: Arc<Core>,
     _caller: Caller,
-    _request: RemoveMemberRequest,
+    request: RemoveMemberRequest,
 ) -> Result<RemoveMemberResponse, WireError> {
-    Err(super::not_yet())
+    let node = request.node;
+    let removed = core.node.remove_member(node).await;
+    removed.map_err(|error| error::change(&error))?;
+    tracing::info!(node, "a node was removed");
+    Ok(RemoveMemberResponse {})
 }
 
 async fn transfer_leader(
-    _core: Arc<Core>,
+    core: Arc<Core>,
     _caller: Caller,
-    _request: TransferLeaderRequest,
+    request: TransferLeaderRequest,
 ) -> Result<TransferLeaderResponse, WireError> {
-    Err(super::not_yet())
+    // What this leader was told and did not write down yet, its successor is not told again.
+    core.write_cursors().await;
+    let leader = core.node.transfer_leader(request.to).await;
+    Ok(TransferLeaderResponse { leader: leader.map_err(|error| error::change(&error))? })
+}
+
+async fn save_snapshot(core: Arc<Core>) -> Result<SnapshotStream, WireError> {
+    let turn = Arc::clone(&core.plans.archives).try_acquire_owned();
+    let turn = turn.map_err(|_| {
+        WireError::new(ErrorKind::Retry, "another snapshot is being sent; try again after it")
+    })?;
+    core.write_cursors().await;
+    let (applied, state) = core.node.export();
+    let archive = archive::Archive::new(core.node.cluster_id(), applied, state)?;
+    copies::bring(&core, archive.chunks()).await?;
+    let parts = archive::parts(core, archive).map(move |part| {
+        let _until_the_end = &turn;
+        let content = part.map_err(|error| error.to_status())?;
+        Ok(SaveSnapshotResponse { content, applied })
+    });
+    Ok(parts.boxed())
 }
 
 async fn cordon_worker(
@@ -185,7 +262,7 @@ async fn get_dataset(
     let scanning = core.live().progress.of_dataset(&name);
     let view = core.read(|state| {
         let known = state.dataset(&name)?;
-        Some(views::dataset(known, scanning, true, now_ms()))
+        Some(views::dataset(known, scanning, true, core.host.wall_ms()))
     });
     let name: String = name.chars().take(200).collect();
     let none = || WireError::new(ErrorKind::NotFound, format!("there is no dataset `{name}`"));
@@ -197,7 +274,7 @@ async fn list_datasets(
     _caller: Caller,
     _request: ListDatasetsRequest,
 ) -> Result<ListDatasetsResponse, WireError> {
-    let now_ms = now_ms();
+    let now_ms = core.host.wall_ms();
     let datasets = core.read(|state| {
         let live = core.live();
         let view = |known: &shardfeed_scheduler::Dataset| {
@@ -213,7 +290,7 @@ async fn list_jobs(
     _caller: Caller,
     _request: ListJobsRequest,
 ) -> Result<ListJobsResponse, WireError> {
-    let now_ms = now_ms();
+    let now_ms = core.host.wall_ms();
     let jobs = core.read(|state| state.jobs().map(|job| views::job(job, false, now_ms)).collect());
     Ok(ListJobsResponse { jobs })
 }
@@ -223,7 +300,7 @@ async fn get_job(
     _caller: Caller,
     request: GetJobRequest,
 ) -> Result<GetJobResponse, WireError> {
-    let now_ms = now_ms();
+    let now_ms = core.host.wall_ms();
     let view = |state: &shardfeed_scheduler::State| {
         Some(views::job(state.job(&request.job)?, true, now_ms))
     };
@@ -239,7 +316,8 @@ async fn list_epochs(
     let epoch = request.epoch;
     let epochs = match (Picture::take(&core, &request.job)?, epoch) {
         (Some(picture), _) => {
-            computing(&core, move |core| views::epochs(core, &picture, epoch)).await?
+            let chunks = picture.order.chunks.clone();
+            computing(&core, &chunks, move |core| views::epochs(core, &picture, epoch)).await?
         }
         (None, None) => vec![],
         (None, Some(_)) => return Err(not_started(&request.job)),
@@ -258,7 +336,8 @@ async fn list_shards(
     let list = list.map_err(|_| {
         WireError::new(ErrorKind::Retry, "too many lists of shards are being sent; try again")
     })?;
-    let shards = computing(&core, move |core| views::shards(core, picture, epoch)).await?;
+    let chunks = picture.order.chunks.clone();
+    let shards = computing(&core, &chunks, move |core| views::shards(core, picture, epoch)).await?;
     let message = move |message| {
         let _until_the_end = &list;
         Ok(message)
@@ -274,7 +353,8 @@ async fn list_ranks(
     let Some(picture) = Picture::take(&core, &request.job)? else {
         return Ok(ListRanksResponse { ranks: vec![] });
     };
-    let ranks = computing(&core, move |core| views::ranks(core, &picture)).await?;
+    let chunks = picture.order.chunks.clone();
+    let ranks = computing(&core, &chunks, move |core| views::ranks(core, &picture)).await?;
     Ok(ListRanksResponse { ranks })
 }
 
@@ -283,7 +363,7 @@ async fn list_workers(
     _caller: Caller,
     request: ListWorkersRequest,
 ) -> Result<ListWorkersResponse, WireError> {
-    let now = (Instant::now(), now_ms());
+    let now = (core.host.now(), core.host.wall_ms());
     let workers = core.read(|state| views::workers(state, &core.live().sessions, request.all, now));
     Ok(ListWorkersResponse { workers })
 }
@@ -295,7 +375,9 @@ async fn get_batch(
 ) -> Result<GetBatchResponse, WireError> {
     let GetBatchRequest { job, epoch, step, rank, .. } = request;
     let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
-    computing(&core, move |core| views::batch(core, &picture, (epoch, step), rank)).await
+    let chunks = picture.order.chunks.clone();
+    let batch = move |core: &Core| views::batch(core, &picture, (epoch, step), rank);
+    computing(&core, &chunks, batch).await
 }
 
 fn not_started(job: &str) -> WireError {

@@ -18,7 +18,11 @@ pub(crate) struct Caller {
 /// Whether a request changes what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
+    /// It tells what this node knows, or what never changes.
     Reads,
+    /// It tells what is so: the node makes sure first that nobody else leads.
+    Looks,
+    /// It changes what is kept.
     Changes,
 }
 
@@ -62,7 +66,7 @@ impl Caller {
         if effect == Effect::Changes && principal.is_empty() {
             return invalid("`principal` is required for requests that change something".into());
         }
-        if !(effect == Effect::Reads && request_id.is_empty())
+        if (effect == Effect::Changes || !request_id.is_empty())
             && uuid::Uuid::try_parse(&request_id).is_err()
         {
             return invalid("`request_id` is required and must be a UUID".into());

@@ -3,11 +3,12 @@
 
 mod admin;
 mod context;
+mod peer;
 mod scans;
 mod worker;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{ErrorKind, WireError};
@@ -16,9 +17,11 @@ use tracing::{Instrument, field};
 
 pub(crate) use admin::Admin;
 pub(crate) use context::{Caller, Effect};
+pub(crate) use peer::PeerCalls;
 pub(crate) use worker::Workers;
 
 use crate::core::Core;
+use crate::front::Front;
 use crate::metrics::{Outcome, Rpc};
 
 /// Bytes of a message that is taken: a chunk and what goes with it, or the parts of a listing.
@@ -27,40 +30,52 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Calls that are worked on at a time, at most; others are told to come again.
 pub(crate) const CALLS_MAX: usize = 2048;
 
+/// Ranks that wait for groups at a time, at most.
+pub(crate) const POLLS_MAX: usize = 16_384;
+
 /// A call takes so long at most; a command that was proposed may be carried out later.
 pub(crate) const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Runs one call: checks its context, bounds it, measures and logs it.
 pub(crate) async fn serve<T, F>(
-    core: &Arc<Core>,
+    front: &Front,
     (rpc, effect): (Rpc, Effect),
     context: Option<Context>,
-    body: impl FnOnce(Caller) -> F,
+    body: impl FnOnce(Arc<Core>, Caller) -> F,
 ) -> Result<Response<T>, Status>
 where
     F: Future<Output = Result<T, WireError>>,
 {
-    let began = Instant::now();
+    let began = front.host.now();
     let span =
         tracing::info_span!("call", ?rpc, request_id = field::Empty, principal = field::Empty);
     let work = async {
-        let _permit = core.calls.try_acquire().map_err(|_| busy())?;
+        let core = Arc::clone(front.core()?);
+        // Who waits for groups to come free must not stand in the way of others.
+        let turns = if rpc == Rpc::TakeGroups { &core.polls } else { &core.calls };
+        let _permit = turns.try_acquire().map_err(|_| busy())?;
         let caller = Caller::check(context, core.node.cluster_id(), effect)?;
         let span = tracing::Span::current();
         span.record("request_id", &caller.request_id).record("principal", &caller.principal);
-        // Status tells people what is wrong; anything else would tell them what may be outdated.
-        if rpc != Rpc::GetStatus {
+        // Any node says how it is; of anything else it would say what may be outdated.
+        if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster) {
             core.available()?;
         }
-        let answer = tokio::time::timeout(CALL_TIME_MAX, body(caller));
-        answer.await.unwrap_or_else(|_| Err(late()))
+        let body = async {
+            if effect == Effect::Looks {
+                core.linearize().await?;
+            }
+            body(Arc::clone(&core), caller).await
+        };
+        tokio::time::timeout(CALL_TIME_MAX, body).await.unwrap_or_else(|_| Err(late()))
     };
     let answer = work.instrument(span.clone()).await;
     let outcome = answer.as_ref().map_or_else(outcome_of, |_| Outcome::Done);
-    core.metrics.called(rpc, outcome, began.elapsed());
+    let took = front.host.now().saturating_duration_since(began);
+    front.metrics.called(rpc, outcome, took);
     span.in_scope(|| match (&answer, outcome) {
         (Ok(_), _) => {
-            tracing::debug!(took_ms = began.elapsed().as_millis() as u64, "call answered");
+            tracing::debug!(took_ms = took.as_millis() as u64, "call answered");
         }
         (Err(error), Outcome::Failed) => {
             tracing::warn!(kind = error.kind.as_str_name(), %error, "call failed");
@@ -133,8 +148,8 @@ macro_rules! service {
                     let mut request = request.into_inner();
                     let context = request.context.take();
                     let call = (Rpc::$rpc, Effect::$effect);
-                    let core = std::sync::Arc::clone(&self.core);
-                    serve(&self.core, call, context, |caller| $name(core, caller, request)).await
+                    serve(&self.front, call, context, |core, caller| $name(core, caller, request))
+                        .await
                 }
             )*
             $($rest)*

@@ -17,6 +17,7 @@ use shardfeed_scheduler::{
 
 use super::worker::{digest, unexpected};
 use super::{Caller, check_len};
+use crate::copies;
 use crate::core::{Core, blocking};
 use crate::error;
 use crate::manifests::{entries_of, listing_of};
@@ -54,7 +55,10 @@ pub(super) async fn report_listing(
     let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
     let (checked, store) = (parts.clone(), Arc::clone(&core));
     let check = async move {
-        blocking("checking a listing", move || check_listing(&store, &checked)).await
+        let chunks: Vec<Digest> = checked.iter().map(|part| part.chunk).collect();
+        copies::bring(&store, &chunks).await?;
+        let shared = Arc::clone(&store);
+        blocking(&store, "checking a listing", move || check_listing(&shared, &checked)).await
     };
     let report = ReportListing { session, dataset, fencing, root, parts };
     propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
@@ -74,7 +78,11 @@ pub(super) async fn report_scan(
     });
     let store = Arc::clone(&core);
     let check = async move {
-        blocking("checking a scan", move || check_scan(&store, &chunk, listed, records)).await
+        copies::bring(&store, listed.as_slice()).await?;
+        copies::bring(&store, &[chunk]).await?;
+        let shared = Arc::clone(&store);
+        let check = move || check_scan(&shared, &chunk, listed, records);
+        blocking(&store, "checking a scan", check).await
     };
     let report = ReportScan { session, dataset, part, fencing, chunk, records };
     propose_holding(&core, caller, Change::ReportScan(report), vec![chunk], check).await?;

@@ -1,7 +1,7 @@
 //! What workers ask: sessions, jobs, ranks, chunks. Scans are next door.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_plan::{Digest, EPOCH_MAX};
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
@@ -21,8 +21,10 @@ use shardfeed_scheduler::{
 
 use super::scans::{fail_scan, report_listing, report_scan, take_scans};
 use super::{Caller, Effect, check_len, serve, service};
-use crate::core::{Core, blocking};
+use crate::copies;
+use crate::core::Core;
 use crate::error;
+use crate::front::Front;
 use crate::metrics::Rpc;
 use crate::progress::{RankReport, ScanState};
 use crate::standing::{self, Standing, served, session_ttl};
@@ -33,7 +35,7 @@ const HEARTBEAT_ENTRIES_MAX: usize = 4096;
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    pub(crate) core: Arc<Core>,
+    pub(crate) front: Arc<Front>,
 }
 
 service! {
@@ -50,7 +52,7 @@ service! {
         register_job: RegisterJob, Changes, RegisterJobRequest => RegisterJobResponse;
         start_rank: StartRank, Changes, StartRankRequest => StartRankResponse;
         end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
-        latest_token: LatestToken, Reads, LatestTokenRequest => LatestTokenResponse;
+        latest_token: LatestToken, Looks, LatestTokenRequest => LatestTokenResponse;
         take_groups: TakeGroups, Changes, TakeGroupsRequest => TakeGroupsResponse;
     }
 }
@@ -66,7 +68,7 @@ async fn join(
     match core.propose(caller, Change::JoinSession(join)).await? {
         Answer::Joined { session } => {
             let ttl = Duration::from_millis(ttl_ms);
-            core.live().sessions.renew(session, ttl, Instant::now());
+            core.live().sessions.renew(session, ttl, core.host.now());
             let cluster_id = core.node.cluster_id().to_owned();
             Ok(JoinResponse {
                 cluster_id,
@@ -107,7 +109,7 @@ async fn heartbeat(
         Ok::<_, WireError>((ttl, state.has_scans()))
     });
     let (ttl, has_scans) = heard?;
-    let now = Instant::now();
+    let now = core.host.now();
     let mut live = core.live();
     live.sessions.renew(session, ttl, now);
     for (report, rows) in reports {
@@ -134,8 +136,7 @@ async fn put_chunk(
     _caller: Caller,
     request: PutChunkRequest,
 ) -> Result<PutChunkResponse, WireError> {
-    let put = move || core.chunks.put(&request.content).map_err(|error| error::chunk(&error));
-    let digest = blocking("storing a chunk", put).await?;
+    let digest = copies::put(&core, request.content).await?;
     Ok(PutChunkResponse { digest: digest.as_bytes().to_vec() })
 }
 
@@ -145,8 +146,7 @@ async fn get_chunk(
     request: GetChunkRequest,
 ) -> Result<GetChunkResponse, WireError> {
     let digest = digest("digest", &request.digest)?;
-    let read = move || core.chunks.read(&digest).map_err(|error| error::chunk(&error));
-    Ok(GetChunkResponse { content: blocking("reading a chunk", read).await? })
+    Ok(GetChunkResponse { content: copies::get(&core, digest).await? })
 }
 
 async fn register_job(

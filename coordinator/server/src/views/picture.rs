@@ -1,12 +1,12 @@
 //! A job at one moment: copied from state and memory, so that computing on it holds no lock.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Generation, LeaseRef, RankCursor, SealedEpoch, SessionId, State};
+use tokio::time::Instant;
 
-use crate::core::{Core, now_ms};
+use crate::core::Core;
 use crate::plans::{EpochOf, Order};
 use crate::progress::RankState;
 
@@ -35,7 +35,8 @@ impl Picture {
     ///
     /// # Errors  `NotFound`.
     pub(crate) fn take(core: &Core, job: &str) -> Result<Option<Self>, WireError> {
-        let Some(mut picture) = core.read(|state| Self::of_state(state, job))? else {
+        let now = (core.host.now(), core.host.wall_ms());
+        let Some(mut picture) = core.read(|state| Self::of_state(state, job, now))? else {
             return Ok(None);
         };
         let live = core.live();
@@ -54,7 +55,11 @@ impl Picture {
         Ok(Some(picture))
     }
 
-    fn of_state(state: &State, name: &str) -> Result<Option<Self>, WireError> {
+    fn of_state(
+        state: &State,
+        name: &str,
+        (now, now_ms): (Instant, u64),
+    ) -> Result<Option<Self>, WireError> {
         let job = state.job(name).ok_or_else(|| no_job(name))?;
         let Some(generation) = job.current().cloned() else {
             return Ok(None);
@@ -90,8 +95,8 @@ impl Picture {
             workers,
             live: BTreeMap::new(),
             rate: None,
-            now: Instant::now(),
-            now_ms: now_ms(),
+            now,
+            now_ms,
         }))
     }
 

@@ -1,9 +1,8 @@
 //! Workers: live sessions, and those that ended.
 
-use std::time::Instant;
-
 use shardfeed_proto::coordinator::v1::{Lease, Worker, WorkerState};
 use shardfeed_scheduler::{EndReason, EndedSession, JoinSession, RankRef, Session, State};
+use tokio::time::Instant;
 
 use crate::sessions::Sessions;
 

@@ -1,6 +1,6 @@
 //! What a worker does, without files: scans datasets that exist on paper, starts ranks.
 
-use shardfeed_plan::{Digest, Intent, JobIdentity, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::coordinator::v1::*;
@@ -168,7 +168,8 @@ pub(crate) fn identity(dataset: &Dataset, lanes: u64) -> JobIdentity {
     let shuffle =
         Shuffle { content, seed: 7, enabled: true, window: 16, interleave: 2, block_length: 1 };
     let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-    JobIdentity { shuffle, lanes, tail: Tail::Drop, operators, decoder }
+    let (tail, mode) = (Tail::Drop, Mode::Deterministic);
+    JobIdentity { shuffle, lanes, tail, mode, operators, decoder }
 }
 
 pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobRequest {

@@ -1,5 +1,4 @@
 //! What the tests share: a machine that remembers everything, and a disk that fails on purpose.
-#![allow(dead_code, unused_imports, unreachable_pub, clippy::unwrap_used)]
 
 mod faulty;
 

@@ -1,11 +1,8 @@
 //! What was acknowledged is there after a restart, and one node has the directory.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Instant;
 
-use common::{Ledger, numbers, open, options, propose, until};
+use crate::common::{Ledger, numbers, open, options, propose, until};
 use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

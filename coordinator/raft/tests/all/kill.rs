@@ -1,17 +1,14 @@
 //! A process that is killed with SIGKILL while it proposes: every acknowledged command is there.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{open, options};
+use crate::common::{open, options};
 use shardfeed_raft::NodeOptions;
 
-const TEST: &str = "what_was_acknowledged_survives_kill_9";
+const TEST: &str = "kill::what_was_acknowledged_survives_kill_9";
 const CHILD_DIR: &str = "SHARDFEED_RAFT_TEST_CHILD_DIR";
 
 fn kill_options(dir: &Path) -> NodeOptions {

@@ -1,10 +1,7 @@
 //! Disks that fill up, fail to sync or lose power: an acknowledged command is durable, an error never
 //! acknowledges, and a node that failed once refuses everything.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Fault, FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
+use crate::common::{Fault, FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
 use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
 
 /// Proposes until the disk fails; returns how many were acknowledged.

@@ -1,9 +1,6 @@
 //! Bytes that changed on disk: the node refuses with a clear error, or its state is right all the same.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
+use crate::common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
 use shardfeed_raft::{NodeOptions, OpenError};
 
 const LOG: &str = "log.redb";

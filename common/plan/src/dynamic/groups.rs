@@ -1,0 +1,96 @@
+//! Groups: stretches of whole shards, each with a closed order. Source: docs/ORDER.md, section 10.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::PlanError;
+use crate::lane::Lane;
+use crate::line::{Line, Sample, Shuffle};
+
+/// The groups of one epoch.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    line: Arc<Line>,
+    shuffle: Shuffle,
+    epoch: u64,
+    /// Shards in a group.
+    size: usize,
+}
+
+impl Groups {
+    /// The groups of `epoch`, whose line this is.
+    ///
+    /// # Errors  What [`Shuffle::validate`] refuses.
+    pub fn new(line: Arc<Line>, shuffle: Shuffle, epoch: u64) -> Result<Self, PlanError> {
+        shuffle.validate()?;
+        let interleave = if shuffle.enabled { shuffle.interleave } else { 1 };
+        let size = usize::try_from(interleave).unwrap_or(usize::MAX);
+        Ok(Self { line, shuffle, epoch, size })
+    }
+
+    /// How many there are, at least one.
+    pub fn count(&self) -> u64 {
+        self.line.shards().len().div_ceil(self.size) as u64
+    }
+
+    /// Samples of all of them.
+    pub fn samples(&self) -> u64 {
+        self.line.samples()
+    }
+
+    /// Samples of a group, which is below [`Groups::count`].
+    pub fn samples_of(&self, group: u64) -> u64 {
+        let range = self.range(group);
+        range.end - range.start
+    }
+
+    /// Samples of each of up to `most` groups from `first` on.
+    pub fn sizes(&self, first: u64, most: usize) -> Vec<u64> {
+        (first..self.count()).take(most).map(|group| self.samples_of(group)).collect()
+    }
+
+    /// The order of a group, which is below [`Groups::count`]: that of a lane over its shards.
+    /// Offsets in pieces count its outputs.
+    pub fn lane(&self, group: u64) -> Lane {
+        Lane::of_group(&self.line, &self.shuffle, self.epoch, group, self.range(group))
+    }
+
+    /// Shards of a group, in line order.
+    pub fn shards(&self, group: u64) -> &[u32] {
+        &self.line.shards()[self.places(group)]
+    }
+
+    /// The group and the offset in its order at which a sample stands; `None` if the dataset has no
+    /// such sample.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn place_of(&self, sample: Sample) -> Result<Option<(u64, u64)>, PlanError> {
+        let Some(position) = self.line.position(sample) else {
+            return Ok(None);
+        };
+        let group = (self.line.place(position) / self.size) as u64;
+        let offset = self.lane(group).output_of(sample)?;
+        Ok(offset.map(|offset| (group, offset)))
+    }
+
+    /// The sample of a list's `number`-th padded slot, counted from 0.
+    pub fn padding(&self, number: u64) -> Sample {
+        self.line.sample(number % self.line.samples())
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn places(&self, group: u64) -> Range<usize> {
+        let shards = self.line.shards().len();
+        let start = usize::try_from(group).unwrap_or(usize::MAX).saturating_mul(self.size);
+        start.min(shards)..start.saturating_add(self.size).min(shards)
+    }
+
+    fn range(&self, group: u64) -> Range<u64> {
+        let places = self.places(group);
+        self.line.start(places.start)..self.line.start(places.end)
+    }
+}

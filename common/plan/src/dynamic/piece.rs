@@ -1,0 +1,191 @@
+//! What is granted, consumed and returned: a part of a group.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Samples `[from, to)` of a group in its order: `[group, from, to]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")]
+pub struct Piece {
+    /// The group.
+    pub group: u64,
+    /// Its first sample that belongs to the piece.
+    pub from: u64,
+    /// One past its last one; above `from`.
+    pub to: u64,
+}
+
+impl From<(u64, u64, u64)> for Piece {
+    fn from((group, from, to): (u64, u64, u64)) -> Self {
+        Self { group, from, to }
+    }
+}
+
+impl From<Piece> for (u64, u64, u64) {
+    fn from(Piece { group, from, to }: Piece) -> Self {
+        (group, from, to)
+    }
+}
+
+impl Piece {
+    /// Samples of it.
+    pub fn samples(&self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+
+    /// Its first samples and the others: at most `most` first ones.
+    pub fn cut(self, most: u64) -> (Option<Self>, Option<Self>) {
+        let at = self.from.saturating_add(most).min(self.to);
+        let some = |piece: Self| (piece.from < piece.to).then_some(piece);
+        (some(Self { to: at, ..self }), some(Self { from: at, ..self }))
+    }
+}
+
+/// Disjoint pieces in plan order, by group and place in it; those that touch are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Piece>", into = "Vec<Piece>")]
+pub struct FreePieces {
+    ends: BTreeMap<(u64, u64), u64>,
+    samples: u64,
+}
+
+impl From<Vec<Piece>> for FreePieces {
+    fn from(pieces: Vec<Piece>) -> Self {
+        let mut free = Self::default();
+        pieces.into_iter().for_each(|piece| free.insert(piece));
+        free
+    }
+}
+
+impl From<FreePieces> for Vec<Piece> {
+    fn from(free: FreePieces) -> Self {
+        free.iter().collect()
+    }
+}
+
+impl FreePieces {
+    /// Samples in all of them.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// They, in plan order.
+    pub fn iter(&self) -> impl Iterator<Item = Piece> + '_ {
+        self.ends.iter().map(|(&(group, from), &to)| Piece { group, from, to })
+    }
+
+    /// Takes the first one out, at most `most` samples of it.
+    pub fn take_first(&mut self, most: u64) -> Option<Piece> {
+        let (&(group, from), &to) = self.ends.first_key_value()?;
+        let (first, rest) = Piece { group, from, to }.cut(most);
+        let first = first?;
+        self.ends.pop_first();
+        if let Some(rest) = rest {
+            self.ends.insert((group, rest.from), rest.to);
+        }
+        self.samples -= first.samples();
+        Some(first)
+    }
+
+    /// Adds a piece of which nothing is in yet.
+    pub fn insert(&mut self, piece: Piece) {
+        let Piece { group, mut from, mut to } = piece;
+        if from >= to {
+            return;
+        }
+        self.samples += to - from;
+        if let Some(end) = self.ends.remove(&(group, to)) {
+            to = end;
+        }
+        let before = self.ends.range(..(group, from)).next_back();
+        if let Some((&(_, start), _)) =
+            before.filter(|((of, _), end)| *of == group && **end == from)
+        {
+            from = start;
+        }
+        self.ends.insert((group, from), to);
+    }
+
+    /// Takes out what is in of a piece, and says what that was.
+    pub fn remove(&mut self, piece: Piece) -> Vec<Piece> {
+        let Piece { group, from, to } = piece;
+        let before = self.ends.range(..(group, from)).next_back();
+        let first = match before {
+            Some((&(of, start), &end)) if of == group && end > from => start,
+            _ => from,
+        };
+        let met: Vec<_> = self.ends.range((group, first)..(group, to)).map(copied).collect();
+        let mut removed = Vec::with_capacity(met.len());
+        for (key, end) in met {
+            self.ends.remove(&key);
+            let start = key.1;
+            if start < from {
+                self.ends.insert((group, start), from);
+            }
+            if end > to {
+                self.ends.insert((group, to), end);
+            }
+            let common = Piece { group, from: start.max(from), to: end.min(to) };
+            self.samples -= common.samples();
+            removed.push(common);
+        }
+        removed
+    }
+}
+
+fn copied((key, end): (&(u64, u64), &u64)) -> ((u64, u64), u64) {
+    (*key, *end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(group: u64, from: u64, to: u64) -> Piece {
+        Piece { group, from, to }
+    }
+
+    #[test]
+    fn is_three_numbers_in_json() {
+        let json = serde_json::to_string(&piece(3, 4, 9)).unwrap();
+        assert_eq!(json, "[3,4,9]");
+        assert_eq!(serde_json::from_str::<Piece>(&json).unwrap(), piece(3, 4, 9));
+    }
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        let mut free = FreePieces::from(vec![piece(1, 4, 6), piece(0, 0, 3), piece(1, 0, 2)]);
+        free.insert(piece(1, 2, 4));
+        assert_eq!(free.iter().collect::<Vec<_>>(), [piece(0, 0, 3), piece(1, 0, 6)]);
+        assert_eq!((free.len(), free.samples()), (2, 9));
+        assert_eq!(free.take_first(2), Some(piece(0, 0, 2)));
+        assert_eq!(free.take_first(9), Some(piece(0, 2, 3)));
+        assert_eq!(free.take_first(0), None);
+        assert_eq!(free.samples(), 6);
+    }
+
+    #[test]
+    fn what_is_in_of_a_piece_is_taken_out() {
+        let mut free = FreePieces::from(vec![piece(1, 0, 4), piece(1, 6, 9), piece(2, 0, 9)]);
+        assert_eq!(free.remove(piece(1, 3, 7)), [piece(1, 3, 4), piece(1, 6, 7)]);
+        assert_eq!(free.remove(piece(1, 3, 7)), []);
+        assert_eq!(free.remove(piece(2, 2, 4)), [piece(2, 2, 4)]);
+        let left = [piece(1, 0, 3), piece(1, 7, 9), piece(2, 0, 2), piece(2, 4, 9)];
+        assert_eq!(free.iter().collect::<Vec<_>>(), left);
+        assert_eq!(free.samples(), 12);
+        let json = serde_json::to_string(&free).unwrap();
+        assert_eq!(json, "[[1,0,3],[1,7,9],[2,0,2],[2,4,9]]");
+        assert_eq!(serde_json::from_str::<FreePieces>(&json).unwrap(), free);
+    }
+}

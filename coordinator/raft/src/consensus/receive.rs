@@ -1,0 +1,193 @@
+//! What this node does with a message of another one.
+
+use std::sync::Arc;
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest,
+};
+use shardfeed_host::Host;
+use tokio::sync::Mutex;
+
+use super::convert;
+use super::machine_adapter::Shared;
+use super::types::{Raft, Snapshot, TypeConfig};
+use crate::incoming::{Incoming, Taken};
+use crate::links::{Links, frame_text, lost_directory};
+use crate::machine::Machine;
+use crate::message::{Answer, Ballot, Envelope, Message, Part, Speaker};
+use crate::peers::PeerError;
+use crate::record::{Position, Record, Vote};
+
+/// The receiving end of a node.
+#[derive(Debug)]
+pub(crate) struct Receiver<M: Machine> {
+    raft: Raft<M>,
+    machine: Arc<Shared<M>>,
+    links: Arc<Links>,
+    host: Arc<dyn Host>,
+    incoming: Mutex<Incoming>,
+}
+
+/// Entries on their way in.
+struct Appended {
+    vote: Vote,
+    previous: Option<Position>,
+    committed: Option<Position>,
+    records: Vec<Record>,
+}
+
+impl<M: Machine> Receiver<M> {
+    pub(crate) fn new(
+        raft: Raft<M>,
+        machine: Arc<Shared<M>>,
+        links: Arc<Links>,
+        host: Arc<dyn Host>,
+    ) -> Self {
+        Self { raft, machine, links, host, incoming: Mutex::default() }
+    }
+
+    /// Opens a message, and checks that it is meant for this node and comes from one that may send it.
+    pub(crate) fn open(&self, from: u64, bytes: &[u8]) -> Result<(Speaker, Message), PeerError> {
+        let opened = Message::decode(self.links.cluster, bytes)
+            .map_err(|error| format!("a message of node {from}: {}", frame_text(&error)));
+        let checked = opened.and_then(|(envelope, message)| {
+            self.check(from, envelope)?;
+            Ok((envelope.from, message))
+        });
+        checked.map_err(|reason| {
+            tracing::warn!(peer = from, reason, "message refused");
+            PeerError::Refused { node: self.links.me.node, reason }
+        })
+    }
+
+    fn check(&self, from: u64, envelope: Envelope) -> Result<(), String> {
+        let (me, Envelope { from: sender, to }) = (self.links.me, envelope);
+        if sender.node != from {
+            let said = sender.node;
+            return Err(format!("the message says it is of node {said}, the connection {from}"));
+        }
+        if to.node != me.node {
+            let reason = format!(
+                "this is node {}, the message is for node {}; look at the address of node {}",
+                me.node, to.node, to.node
+            );
+            return Err(reason);
+        }
+        if to.incarnation.is_some() && to.incarnation != me.incarnation {
+            return Err(lost_directory(me.node));
+        }
+        let known = self.links.incarnation(from);
+        if known.is_some() && known != sender.incarnation {
+            return Err(lost_directory(from));
+        }
+        let metrics = self.raft.server_metrics();
+        let current = metrics.borrow_watched().membership_config.clone();
+        if current.membership().get_node(&from).is_none() && self.machine.was_used(from) {
+            return Err(format!(
+                "node {from} was removed from the cluster; stop it, or let it join with an empty directory under a number that was never used"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Answers what consensus itself asks; the rest is for the node.
+    pub(crate) async fn answer(&self, message: Message) -> Result<Answer, RaftError<TypeConfig>> {
+        match message {
+            Message::Append { vote, previous, committed, records } => {
+                self.append(Appended { vote, previous, committed, records }).await
+            }
+            Message::Vote(ballot) => self.vote(ballot, false).await,
+            Message::PreVote(ballot) => self.vote(ballot, true).await,
+            Message::Part(part) => self.part(part).await,
+            Message::Transfer { vote, to, last } => {
+                let last = last.map(convert::log_id);
+                let request = TransferLeaderRequest::new(convert::raft_vote(vote), to, last);
+                Ok(match self.raft.handle_transfer_leader(request).await? {
+                    Ok(()) => Answer::Done,
+                    Err(error) => Answer::Failed { reason: error.to_string() },
+                })
+            }
+            Message::Hello => Ok(Answer::Here {
+                pristine: !self.raft.is_initialized().await.map_err(RaftError::Fatal)?,
+            }),
+            Message::Moved { .. } | Message::Remove { .. } => {
+                Ok(Answer::Failed { reason: "this is no matter of consensus".to_owned() })
+            }
+        }
+    }
+
+    async fn append(&self, appended: Appended) -> Result<Answer, RaftError<TypeConfig>> {
+        let Appended { vote, previous, committed, records } = appended;
+        let entries: Result<Vec<_>, _> = records.into_iter().map(convert::entry).collect();
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(error) => return Ok(Answer::Failed { reason: error.to_string() }),
+        };
+        if let Ok(mut incoming) = self.incoming.try_lock() {
+            incoming.forget_older_than(vote);
+        }
+        let request = AppendEntriesRequest {
+            vote: convert::raft_vote(vote),
+            prev_log_id: previous.map(convert::log_id),
+            entries,
+            leader_commit: committed.map(convert::log_id),
+        };
+        Ok(match self.raft.append_entries(request).await? {
+            AppendEntriesResponse::Success => Answer::Appended { upto: None },
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                Answer::Appended { upto: Some(upto.as_ref().map(convert::position)) }
+            }
+            AppendEntriesResponse::Conflict => Answer::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => {
+                Answer::Later { vote: convert::our_vote(&vote) }
+            }
+        })
+    }
+
+    async fn vote(&self, ballot: Ballot, pre: bool) -> Result<Answer, RaftError<TypeConfig>> {
+        let request = VoteRequest {
+            vote: convert::raft_vote(ballot.vote),
+            last_log_id: ballot.last.map(convert::log_id),
+            leadership_transfer: ballot.transfer,
+        };
+        let voted = match pre {
+            true => self.raft.pre_vote(request).await?,
+            false => self.raft.vote(request).await?,
+        };
+        Ok(Answer::Voted {
+            vote: convert::our_vote(&voted.vote),
+            granted: voted.vote_granted,
+            last: voted.last_log_id.as_ref().map(convert::position),
+        })
+    }
+
+    async fn part(&self, part: Part) -> Result<Answer, RaftError<TypeConfig>> {
+        let known = convert::our_vote(&self.raft.server_metrics().borrow_watched().vote);
+        if part.vote < known {
+            return Ok(Answer::Later { vote: known });
+        }
+        // A last part that comes again, as its answer was lost: what it would bring is here.
+        let applied = self.raft.metrics().borrow_watched().last_applied;
+        if part.meta.last <= applied.as_ref().map(convert::position) {
+            return Ok(Answer::Installed { vote: known });
+        }
+        // The lock is held while the snapshot is installed: a repeated last part waits, and begins anew.
+        let mut incoming = self.incoming.lock().await;
+        let vote = convert::raft_vote(part.vote);
+        let snapshot = match incoming.take(part, self.host.now()) {
+            Taken::Held(bytes) => return Ok(Answer::Held { bytes }),
+            Taken::Bad(reason) => return Ok(Answer::Failed { reason }),
+            Taken::Whole(snapshot) => snapshot,
+        };
+        let meta = match convert::raft_meta(&snapshot.meta) {
+            Ok(meta) => meta,
+            Err(error) => return Ok(Answer::Failed { reason: error.to_string() }),
+        };
+        let snapshot = Snapshot { meta, snapshot };
+        let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+        let installed = installed.map_err(RaftError::Fatal)?;
+        Ok(Answer::Installed { vote: convert::our_vote(&installed.vote) })
+    }
+}

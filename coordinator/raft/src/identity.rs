@@ -1,0 +1,87 @@
+//! Whose directory this is, before it is opened; and a cluster made of a state that was exported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use shardfeed_host::{Disk, Host};
+use uuid::Uuid;
+
+use crate::directory;
+use crate::error::OpenError;
+use crate::log::{Change, LogStore};
+use crate::options::NodeOptions;
+use crate::record::{Members, Position, Vote};
+use crate::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
+use crate::start::Origin;
+
+/// Whose directory it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster's id.
+    pub cluster: Uuid,
+    /// The node's number in it.
+    pub node_id: u64,
+    /// The name people gave to the cluster.
+    pub cluster_name: String,
+}
+
+/// Says whose directory `disk` is; `None` if it is pristine. Blocks.
+/// # Errors  As [`Node::open`](crate::Node::open): it is in use, damaged or not ours.
+pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
+    let _lock = directory::take(disk)?;
+    if !directory::has_log(disk)? {
+        return Ok(None);
+    }
+    let (_, cluster, header) = directory::open_log(disk)?;
+    let directory::Header { cluster_name, node_id, .. } = header;
+    Ok(Some(Identity { cluster, node_id, cluster_name }))
+}
+
+/// Makes a new cluster, of this node alone, that begins with a state exported from another one. Its log
+/// goes on after `applied`, so that indexes do not repeat. Blocks; open the node afterwards.
+/// - `disk`: a pristine directory. `applied`, `state`: as [`Node::export`](crate::Node::export) gave
+///   them. `options`: the new cluster's name, this node's number and address.
+/// - Returns the new cluster's id.
+/// # Errors  [`OpenError`]; a directory that is not pristine is refused. After any error, empty it.
+pub fn restore(
+    host: &dyn Host,
+    disk: &Arc<dyn Disk>,
+    options: &NodeOptions,
+    applied: u64,
+    state: &[u8],
+) -> Result<Uuid, OpenError> {
+    options.validate()?;
+    let _lock = directory::take(disk.as_ref())?;
+    if directory::has_log(disk.as_ref())? {
+        let reason = "it has a log already; a restore needs an empty directory".to_owned();
+        return Err(OpenError::Foreign { path: disk.path_text(""), reason });
+    }
+    let names = disk.list().map_err(|e| directory::io_error(disk.as_ref(), "", e))?;
+    let cluster = shardfeed_host::uuid(host);
+    let header = directory::header(host, options, Origin::Alone);
+    directory::create_log(disk.as_ref(), &names, cluster, &header)?;
+    let last = Position { term: RESTORED_TERM, node: options.node_id, index: applied };
+    let (mut log, _, _) = directory::open_log(disk.as_ref())?;
+    // The vote lies before the first election of the new cluster, which thus has a later term.
+    let vote = Vote { term: RESTORED_TERM, node: options.node_id, committed: true };
+    log.write(&[Change::Vote(vote), Change::Purge(last)])
+        .map_err(|e| directory::log_error(disk.as_ref(), "", e))?;
+    drop(log);
+    let node = options.node_id;
+    let members = Members {
+        voters: vec![BTreeSet::from([node])],
+        addresses: BTreeMap::from([(node, options.address.clone())]),
+        incarnations: header.incarnation.map(|id| (node, id)).into_iter().collect(),
+    };
+    let used = BTreeSet::from([node]);
+    let meta = SnapshotMeta { last: Some(last), members_at: Some(last), members, used };
+    let (snapshots, _) = SnapshotStore::open(disk.clone(), cluster)?;
+    snapshots
+        .save(&Snapshot { meta, state: state.to_vec() })
+        .map_err(|e| directory::io_error(disk.as_ref(), "", e))?;
+    directory::finish_log(disk.as_ref(), cluster, &header)?;
+    Ok(cluster)
+}
+
+/// The term of what a restored cluster begins with.
+const RESTORED_TERM: u64 = 1;

@@ -1,0 +1,219 @@
+//! One node's calls to the others: who they are, where they are, and what went wrong with them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardfeed_host::Host;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use crate::framing::FrameError;
+use crate::message::{Answer, Envelope, Message, Speaker};
+use crate::peers::{Peer, PeerError, Peers};
+use crate::record::{Members, Position, Vote};
+
+/// A refusal is repeated to people this often: it stays until someone acts.
+const REFUSAL_EVERY: Duration = Duration::from_secs(60);
+
+/// Calls to the others.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) me: Speaker,
+    pub(crate) cluster: Uuid,
+    host: Arc<dyn Host>,
+    peers: Arc<dyn Peers>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Who is a member, as the log of this node says, committed or not.
+    members: Members,
+    contacts: BTreeMap<u64, Contact>,
+}
+
+/// What this process remembers of a peer.
+#[derive(Debug, Default)]
+struct Contact {
+    /// The last refusal that people were told of, and when.
+    refused: Option<(String, Option<Instant>)>,
+    /// The vote of the leader that this node was, and the last position the peer had on disk then.
+    acknowledged: Option<(Vote, Position)>,
+    /// Bytes of snapshots that it took.
+    snapshot_bytes: u64,
+}
+
+impl Links {
+    pub(crate) fn new(
+        me: Speaker,
+        cluster: Uuid,
+        host: Arc<dyn Host>,
+        peers: Arc<dyn Peers>,
+    ) -> Self {
+        Self { me, cluster, host, peers, state: Mutex::default() }
+    }
+
+    /// Replaces what is known of the members.
+    pub(crate) fn set_members(&self, members: Members) {
+        self.state().members = members;
+    }
+
+    /// The member of this number, if there is one.
+    pub(crate) fn peer(&self, node: u64) -> Option<Peer> {
+        let state = self.state();
+        let address = state.members.addresses.get(&node)?.clone();
+        Some(Peer { node, address })
+    }
+
+    /// Everyone else.
+    pub(crate) fn others(&self) -> Vec<Peer> {
+        let state = self.state();
+        let others = state.members.addresses.iter().filter(|(node, _)| **node != self.me.node);
+        others.map(|(&node, address)| Peer { node, address: address.clone() }).collect()
+    }
+
+    /// The incarnation that a member was admitted with.
+    pub(crate) fn incarnation(&self, node: u64) -> Option<Uuid> {
+        self.state().members.incarnations.get(&node).copied()
+    }
+
+    /// Calls a member. # Errors  As [`Links::call`]; also if it is no member any more.
+    pub(crate) async fn call_member(
+        &self,
+        node: u64,
+        message: &Message,
+        deadline: Duration,
+    ) -> Result<Answer, PeerError> {
+        let Some(peer) = self.peer(node) else {
+            let reason = "it is no member of this cluster".to_owned();
+            return Err(PeerError::Unreachable { node, reason });
+        };
+        let (_, answer) = self.call(&peer, message, deadline).await?;
+        Ok(answer)
+    }
+
+    /// Sends `message` and waits for what is answered, by whom.
+    pub(crate) async fn call(
+        &self,
+        to: &Peer,
+        message: &Message,
+        deadline: Duration,
+    ) -> Result<(Speaker, Answer), PeerError> {
+        let answer = self.call_quietly(to, message, deadline).await;
+        self.tell(to, answer.as_ref().err());
+        answer
+    }
+
+    async fn call_quietly(
+        &self,
+        to: &Peer,
+        message: &Message,
+        deadline: Duration,
+    ) -> Result<(Speaker, Answer), PeerError> {
+        let node = to.node;
+        if to.address.is_empty() {
+            let reason = "it has never said an address; set the option `address` there".to_owned();
+            return Err(PeerError::Unreachable { node, reason });
+        }
+        let incarnation = self.incarnation(node);
+        let envelope = Envelope { from: self.me, to: Speaker { node, incarnation } };
+        let bytes = message.encode(self.cluster, envelope);
+        let call = self.peers.call(to, bytes, deadline);
+        let answer = timeout(deadline, call).await.map_err(|_| {
+            let reason = format!("no answer within {} ms", deadline.as_millis());
+            PeerError::Unreachable { node, reason }
+        })??;
+        let refused = |reason| PeerError::Refused { node, reason };
+        let (envelope, answer) = Answer::decode(self.cluster, &answer)
+            .map_err(|error| refused(format!("its answer: {}", frame_text(&error))))?;
+        if envelope.to != self.me || envelope.from.node != node {
+            let reason = format!(
+                "node {} answered, to node {}; look at the addresses of both",
+                envelope.from.node, envelope.to.node
+            );
+            return Err(refused(reason));
+        }
+        if incarnation.is_some() && incarnation != envelope.from.incarnation {
+            return Err(refused(lost_directory(node)));
+        }
+        Ok((envelope.from, answer))
+    }
+
+    /// Tells people of a refusal, and of its end.
+    fn tell(&self, to: &Peer, error: Option<&PeerError>) {
+        let now = self.host.now();
+        let mut state = self.state();
+        let contact = state.contacts.entry(to.node).or_default();
+        match error {
+            Some(PeerError::Refused { reason, .. }) => {
+                let told = contact.refused.as_ref().is_some_and(|(last, at)| {
+                    last == reason && at.is_some_and(|at| now.duration_since(at) < REFUSAL_EVERY)
+                });
+                if !told {
+                    tracing::error!(peer = to.node, address = to.address, reason, "peer refuses");
+                    contact.refused = Some((reason.clone(), Some(now)));
+                }
+            }
+            Some(PeerError::Unreachable { .. }) => {}
+            None if contact.refused.take().is_some() => {
+                tracing::info!(peer = to.node, address = to.address, "peer refuses no longer");
+            }
+            None => {}
+        }
+    }
+
+    /// Notes that a peer has the log up to `position` on disk, which the leader of `vote` had sent.
+    pub(crate) fn acknowledged(&self, node: u64, vote: Vote, position: Option<Position>) {
+        let Some(position) = position else { return };
+        let mut state = self.state();
+        let noted = &mut state.contacts.entry(node).or_default().acknowledged;
+        match noted {
+            Some((leader, last)) if *leader == vote => *last = (*last).max(position),
+            _ => *noted = Some((vote, position)),
+        }
+    }
+
+    /// Whether a peer denies to have `previous` although it acknowledged that, or more, to the same
+    /// leader: then its disk went back in time, and nothing that it acknowledged counts.
+    pub(crate) fn went_back(&self, node: u64, vote: Vote, previous: Option<Position>) -> bool {
+        let state = self.state();
+        let noted = state.contacts.get(&node).and_then(|contact| contact.acknowledged);
+        noted.is_some_and(|(leader, last)| leader == vote && previous <= Some(last))
+    }
+
+    pub(crate) fn took_snapshot_bytes(&self, node: u64, bytes: u64) {
+        self.state().contacts.entry(node).or_default().snapshot_bytes += bytes;
+    }
+
+    pub(crate) fn snapshot_bytes(&self, node: u64) -> u64 {
+        self.state().contacts.get(&node).map_or(0, |contact| contact.snapshot_bytes)
+    }
+
+    /// No code that can panic runs under this lock.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a frame's error means between nodes.
+pub(crate) fn frame_text(error: &FrameError) -> String {
+    match error {
+        FrameError::OtherCluster { found, expected } => {
+            format!(
+                "it is for cluster {found}, this is cluster {expected}; look at the addresses, or start the node that does not belong here with an empty directory"
+            )
+        }
+        FrameError::NewerVersion { .. } => {
+            format!("{error}; upgrade the older node")
+        }
+        other => format!("{other}; run the same release on both"),
+    }
+}
+
+/// What is wrong with a node whose incarnation is not the one the cluster knows.
+pub(crate) fn lost_directory(node: u64) -> String {
+    format!(
+        "node {node} lost the directory it was admitted with, and with it what it had acknowledged; remove node {node} from the cluster and let the node join with an empty directory under a number that was never used"
+    )
+}

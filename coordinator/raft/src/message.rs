@@ -1,0 +1,211 @@
+//! What nodes say to each other, in our own encoding: one frame a message, one frame an answer.
+//!
+//! `from u64 | its incarnation [16] | to u64 | its incarnation [16] | head length u32 | head | tail`, in a
+//! frame with the cluster's id. An incarnation is zero where it is not known. The head is JSON and says
+//! what it is; the tail is what has bytes of its own: log entries, each `length u32 | record`, or a part
+//! of a snapshot.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::framing::{self, FrameError, Kind};
+use crate::record::{Position, Record, Vote};
+use crate::snapshot::SnapshotMeta;
+
+/// Who speaks to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub(crate) from: Speaker,
+    pub(crate) to: Speaker,
+}
+
+/// A node, and which of the lives under its number. A directory that is made anew gets a new
+/// incarnation: what an earlier one promised to others binds it no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Speaker {
+    pub(crate) node: u64,
+    pub(crate) incarnation: Option<Uuid>,
+}
+
+/// What a node asks of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Message {
+    /// Entries of a leader, or none as a heartbeat.
+    Append {
+        vote: Vote,
+        previous: Option<Position>,
+        committed: Option<Position>,
+        #[serde(skip)]
+        records: Vec<Record>,
+    },
+    /// A candidate asks for a vote.
+    Vote(Ballot),
+    /// A node asks whether it would get a vote.
+    PreVote(Ballot),
+    /// A part of a snapshot.
+    Part(Part),
+    /// A leader names its successor.
+    Transfer { vote: Vote, to: u64, last: Option<Position> },
+    /// Someone who founds a cluster or adds a member asks who is there.
+    Hello,
+    /// A member has moved.
+    Moved { address: String },
+    /// A leader that has stepped down asks its successor to remove it.
+    Remove { node: u64 },
+}
+
+/// A candidate's request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ballot {
+    pub(crate) vote: Vote,
+    pub(crate) last: Option<Position>,
+    /// Whether the leader itself asked for the election.
+    pub(crate) transfer: bool,
+}
+
+/// A part of a snapshot's state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) vote: Vote,
+    pub(crate) meta: SnapshotMeta,
+    /// SHA-256 of the whole state, hexadecimal.
+    pub(crate) hash: String,
+    /// Bytes of the whole state.
+    pub(crate) total: u64,
+    pub(crate) offset: u64,
+    #[serde(skip)]
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a node answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    /// All entries are durable here, or up to this one.
+    Appended { upto: Option<Option<Position>> },
+    /// The entry before the first one is not the one that is here.
+    Conflict,
+    /// This node follows, or votes for, someone later.
+    Later { vote: Vote },
+    /// To a request for a vote.
+    Voted { vote: Vote, granted: bool, last: Option<Position> },
+    /// How much of the snapshot is here: go on there.
+    Held { bytes: u64 },
+    /// The snapshot is durable and the machine restored from it.
+    Installed { vote: Vote },
+    /// To a hello. Pristine: it is in no cluster's history yet.
+    Here { pristine: bool },
+    /// It was done.
+    Done,
+    /// It was not done, and why.
+    Failed { reason: String },
+}
+
+const ENVELOPE_BYTES: usize = 48;
+
+impl Message {
+    pub(crate) fn encode(&self, cluster: Uuid, envelope: Envelope) -> Vec<u8> {
+        let mut tail = Vec::new();
+        match self {
+            Self::Append { records, .. } => {
+                for record in records {
+                    let record = record.encode(cluster);
+                    tail.extend_from_slice(&length(&record));
+                    tail.extend_from_slice(&record);
+                }
+            }
+            Self::Part(part) => tail.extend_from_slice(&part.bytes),
+            _ => {}
+        }
+        seal(Kind::Message, cluster, envelope, self, &tail)
+    }
+
+    pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<(Envelope, Self), FrameError> {
+        let (envelope, mut message, tail) = open::<Self>(Kind::Message, cluster, bytes)?;
+        match &mut message {
+            Self::Append { records, .. } => *records = take_records(cluster, tail)?,
+            Self::Part(part) => part.bytes = tail.to_vec(),
+            _ if tail.is_empty() => {}
+            _ => return Err(malformed("a tail that does not belong there")),
+        }
+        Ok((envelope, message))
+    }
+}
+
+impl Answer {
+    pub(crate) fn encode(&self, cluster: Uuid, envelope: Envelope) -> Vec<u8> {
+        seal(Kind::Answer, cluster, envelope, self, &[])
+    }
+
+    pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<(Envelope, Self), FrameError> {
+        match open(Kind::Answer, cluster, bytes)? {
+            (envelope, answer, []) => Ok((envelope, answer)),
+            _ => Err(malformed("an answer with a tail")),
+        }
+    }
+}
+
+fn seal(
+    kind: Kind,
+    cluster: Uuid,
+    envelope: Envelope,
+    head: &impl Serialize,
+    tail: &[u8],
+) -> Vec<u8> {
+    let head = serde_json::to_vec(head).expect("numbers and strings are always JSON");
+    let mut body = Vec::with_capacity(ENVELOPE_BYTES + 4 + head.len() + tail.len());
+    for speaker in [envelope.from, envelope.to] {
+        body.extend_from_slice(&speaker.node.to_le_bytes());
+        body.extend_from_slice(speaker.incarnation.unwrap_or_default().as_bytes());
+    }
+    body.extend_from_slice(&length(&head));
+    body.extend_from_slice(&head);
+    body.extend_from_slice(tail);
+    framing::seal(kind, cluster, &body)
+}
+
+fn open<T: DeserializeOwned>(
+    kind: Kind,
+    cluster: Uuid,
+    bytes: &[u8],
+) -> Result<(Envelope, T, &[u8]), FrameError> {
+    let (_, body) = framing::open(kind, Some(cluster), bytes)?;
+    let cut = || malformed("a message that is cut off");
+    let (envelope, rest) = body.split_at_checked(ENVELOPE_BYTES).ok_or_else(cut)?;
+    let (head, tail) = take_sized(rest).ok_or_else(cut)?;
+    let head = serde_json::from_slice(head)
+        .map_err(|e| malformed(format!("a message of another sort: {e}")))?;
+    let envelope = Envelope { from: speaker(&envelope[..24]), to: speaker(&envelope[24..]) };
+    Ok((envelope, head, tail))
+}
+
+fn speaker(bytes: &[u8]) -> Speaker {
+    let node = u64::from_le_bytes(bytes[..8].try_into().expect("the slice has 8 bytes"));
+    let incarnation = Uuid::from_slice(&bytes[8..24]).expect("the slice has 16 bytes");
+    Speaker { node, incarnation: Some(incarnation).filter(|id| !id.is_nil()) }
+}
+
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len()).expect("callers bound bodies far below 4 GiB").to_le_bytes()
+}
+
+fn take_sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+fn take_records(cluster: Uuid, mut tail: &[u8]) -> Result<Vec<Record>, FrameError> {
+    let mut records = Vec::new();
+    while !tail.is_empty() {
+        let (record, rest) = take_sized(tail).ok_or_else(|| malformed("entries cut off"))?;
+        records.push(Record::decode(cluster, record)?);
+        tail = rest;
+    }
+    Ok(records)
+}
+
+fn malformed(what: impl Into<String>) -> FrameError {
+    FrameError::Malformed { what: what.into() }
+}

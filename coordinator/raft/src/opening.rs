@@ -1,0 +1,168 @@
+//! From options to a running node.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Config, ServerState, SnapshotPolicy};
+use shardfeed_host::blocking;
+use tokio::sync::{Mutex, watch};
+
+use crate::committer::{Committer, Failure};
+use crate::consensus::{self, LogAdapter, MachineAdapter, Network, Place, Raft, Receiver, Shared};
+use crate::directory::{self, Header, Recovered};
+use crate::error::OpenError;
+use crate::leadership::Leadership;
+use crate::links::Links;
+use crate::log::LogStore;
+use crate::machine::Machine;
+use crate::message::Speaker;
+use crate::node::{Footing, Inner, Node};
+use crate::options::NodeOptions;
+use crate::start::Origin;
+use crate::tending;
+
+/// A single member elects itself in two disk writes; a disk that needs longer is broken.
+const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);
+/// A peer that was away is tried again after these pauses: soon, then as often as an election.
+const BACKOFF: &str = "50ms 100ms 200ms ...500ms";
+
+pub(crate) async fn open<M: Machine>(
+    footing: Footing,
+    options: NodeOptions,
+    mut machine: M,
+) -> Result<Node<M>, OpenError> {
+    options.validate()?;
+    let Footing { host, disk, peers } = footing;
+    let recovery = {
+        let host = host.clone();
+        move || {
+            let found = directory::recover(host.as_ref(), &disk, &options, &mut machine);
+            found.map(|found| (found, options, machine))
+        }
+    };
+    let (recovered, options, machine) =
+        blocking(host.as_ref(), recovery).await.map_err(start_error)??;
+    let header = recovered.header.clone();
+    let me = Speaker { node: options.node_id, incarnation: header.incarnation };
+    let links = Arc::new(Links::new(me, recovered.cluster, host.clone(), peers));
+    let node = start(Parts { host, links, options, machine }, recovered).await?;
+    if let Err(error) = take_office(&node, &header).await {
+        node.shutdown().await;
+        return Err(error);
+    }
+    Ok(node)
+}
+
+/// What a node is made of.
+struct Parts<M> {
+    host: Arc<dyn shardfeed_host::Host>,
+    links: Arc<Links>,
+    options: NodeOptions,
+    machine: M,
+}
+
+async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node<M>, OpenError> {
+    let Parts { host, links, options, machine } = parts;
+    let Recovered { lock, cluster, header, log, snapshots, restored } = recovered;
+    let failure = Failure::default();
+    let machine = Arc::new(Shared::new(machine, restored.as_ref(), failure.clone()));
+    let snapshots = Arc::new(snapshots);
+    let adapter =
+        MachineAdapter::new(host.clone(), machine.clone(), snapshots.clone(), restored.as_ref())
+            .map_err(start_error)?;
+    let config = Arc::new(config(&options)?);
+    let state = log.state();
+    tracing::info!(%cluster, node = options.node_id, ?state, "log opened");
+    let committer =
+        Committer::start(log, lock, failure, host.has_threads()).map_err(start_error)?;
+    // Two thirds of the shortest election timeout: an answer that is lost costs no election.
+    let deadline = Duration::from_millis(options.election_min_ms * 2 / 3);
+    let network = Network::new(links.clone(), deadline);
+    let log = LogAdapter::new(committer.clone());
+    let raft = Raft::new(options.node_id, config, network, log, adapter).await;
+    let raft = raft.map_err(start_error)?;
+    links.set_members(consensus::members(
+        raft.server_metrics().borrow_watched().membership_config.membership(),
+    ));
+    let (publish, leadership) = watch::channel(Leadership::default());
+    let receiver = Receiver::new(raft.clone(), machine.clone(), links.clone(), host.clone());
+    let mut tasks = vec![
+        tokio::spawn(tending::compact(raft.clone(), snapshots.forgettable())).abort_handle(),
+        tokio::spawn(tending::observe(raft.clone(), links.clone(), publish)).abort_handle(),
+    ];
+    let tend = tending::Tend::new(raft.clone(), links.clone(), &options, header.origin);
+    tasks.push(tokio::spawn(tend.run()).abort_handle());
+    let inner = Inner {
+        raft,
+        machine,
+        committer,
+        snapshots,
+        host,
+        links,
+        receiver,
+        options,
+        cluster_id: cluster.to_string(),
+        leadership,
+        changing: Mutex::new(()),
+        closing: AtomicBool::new(false),
+        tasks,
+    };
+    Ok(Node { inner: Arc::new(inner) })
+}
+
+/// Makes a pristine directory that stands alone a cluster of one; lets a single voter campaign at once,
+/// as it has nobody to wait for.
+async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), OpenError> {
+    let (raft, options) = (&node.inner.raft, &node.inner.options);
+    let failed = |error: &dyn fmt::Display| OpenError::Start {
+        reason: match node.inner.machine.failure.message() {
+            Some(message) => message.to_owned(),
+            None => error.to_string(),
+        },
+    };
+    if raft.is_initialized().await.map_err(|e| failed(&e))? {
+        let membership = raft.server_metrics().borrow_watched().membership_config.clone();
+        let members = consensus::members(membership.membership());
+        if !members.voters.iter().all(|voters| voters.iter().eq([&options.node_id])) {
+            return Ok(());
+        }
+        raft.trigger().elect(false).await.map_err(|e| failed(&e))?;
+    } else if header.origin == Origin::Alone {
+        // The first member campaigns by itself once it is initialized.
+        let place = Place { address: options.address.clone(), incarnation: header.incarnation };
+        let me = BTreeMap::from([(options.node_id, place)]);
+        raft.initialize(me).await.map_err(|e| failed(&e))?;
+    } else {
+        return Ok(());
+    }
+    let leads = raft.wait(Some(LEADERSHIP_WAIT)).state(ServerState::Leader, "open").await;
+    leads.map_err(|e| failed(&e))?;
+    node.linearize().await.map_err(|e| failed(&e))
+}
+
+fn config(options: &NodeOptions) -> Result<Config, OpenError> {
+    let config = Config {
+        cluster_name: options.cluster_name.clone(),
+        heartbeat_interval: options.heartbeat_ms,
+        election_timeout_min: options.election_min_ms,
+        election_timeout_max: options.election_max_ms,
+        enable_pre_vote: Some(true),
+        // The committed mark on disk lags: a leader must win a term, and commit in it, to know more.
+        enable_leader_restore: Some(false),
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(options.snapshot_every),
+        // `compact` purges, and knows which snapshots there are.
+        max_in_snapshot_log_to_keep: u64::MAX,
+        replication_lag_threshold: options.snapshot_every.saturating_mul(2),
+        backoff: BACKOFF.to_owned(),
+        ..Config::default()
+    };
+    config.validate().map_err(|e| OpenError::Options { reason: e.to_string() })
+}
+
+pub(crate) fn start_error(error: impl fmt::Display) -> OpenError {
+    OpenError::Start { reason: error.to_string() }
+}

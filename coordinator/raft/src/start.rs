@@ -1,0 +1,92 @@
+//! What a pristine directory becomes. Data on disk always wins: none of this is looked at again.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// What a pristine directory becomes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Start {
+    /// A cluster of one, which leads at once and grows by `add_member`.
+    #[default]
+    Alone,
+    /// One of several that found a cluster together, once each of them has said that it is pristine.
+    /// All are started with the same members and the same cluster name; the cluster's id follows from
+    /// these.
+    Found {
+        /// Everyone's number and address, this node's included.
+        members: BTreeMap<u64, String>,
+    },
+    /// A node that waits to be added to a cluster that exists, by `add_member` there.
+    Join {
+        /// That cluster's id.
+        cluster: Uuid,
+    },
+}
+
+/// How a directory was started, as its header remembers it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Origin {
+    #[default]
+    Alone,
+    Found,
+    Join,
+}
+
+impl Start {
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Self::Alone => Origin::Alone,
+            Self::Found { .. } => Origin::Found,
+            Self::Join { .. } => Origin::Join,
+        }
+    }
+
+    /// The id of the cluster that a pristine directory will belong to, if that is settled already.
+    pub(crate) fn cluster(&self, cluster_name: &str) -> Option<Uuid> {
+        match self {
+            Self::Alone => None,
+            Self::Found { members } => Some(founded_cluster(cluster_name, members)),
+            Self::Join { cluster } => Some(*cluster),
+        }
+    }
+}
+
+/// The founders cannot ask each other for an id before they have one to address messages with, so it is
+/// a hash of what they were all told. Two foundings from the same words are told apart by the
+/// incarnations of their nodes.
+fn founded_cluster(cluster_name: &str, members: &BTreeMap<u64, String>) -> Uuid {
+    let mut hash = Sha256::new();
+    let mut put = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    put(b"shardfeed cluster, founded together");
+    put(cluster_name.as_bytes());
+    for (node, address) in members {
+        put(&node.to_le_bytes());
+        put(address.as_bytes());
+    }
+    let digest = hash.finalize();
+    let half = digest[..16].try_into().expect("a SHA-256 has 32 bytes");
+    uuid::Builder::from_custom_bytes(half).into_uuid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn founders_agree_on_the_cluster_only_if_they_were_told_the_same() {
+        let members = BTreeMap::from([(1, "a:1".to_owned()), (2, "b:1".to_owned())]);
+        let found = Start::Found { members: members.clone() };
+        assert_eq!(found.cluster("x"), Some(founded_cluster("x", &members)));
+        assert_ne!(found.cluster("x"), found.cluster("y"));
+        let moved = BTreeMap::from([(1, "a:1".to_owned()), (2, "b:2".to_owned())]);
+        assert_ne!(founded_cluster("x", &members), founded_cluster("x", &moved));
+        assert_eq!(Start::Alone.cluster("x"), None);
+    }
+}

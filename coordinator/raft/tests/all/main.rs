@@ -1,0 +1,8 @@
+//! The node as its users see it: one binary, as each would compile consensus anew.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod damage;
+mod faults;
+mod kill;
+mod restart;

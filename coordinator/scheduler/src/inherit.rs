@@ -1,0 +1,152 @@
+//! What a start of a dynamic job takes over from the generation that made its token.
+//! Source: docs/ORDER.md, section 10.
+
+use shardfeed_plan::dynamic::quota;
+use shardfeed_plan::{Intent, Segment, Steps};
+
+use crate::answer::Refusal;
+use crate::command::StartRank;
+use crate::cursor::RankCursor;
+use crate::generation::Generation;
+use crate::job::Job;
+use crate::origin::{Origin, alike};
+use crate::place::Place;
+use crate::pool::Pool;
+
+impl Job {
+    /// Finds the lists that a placed start goes on with.
+    ///
+    /// # Errors  `Forgotten`; `Invalid` if nobody was granted what the rank says it consumed.
+    pub(crate) fn place_lists(&self, start: &StartRank, place: &mut Place) -> Result<(), Refusal> {
+        match place {
+            Place::Back { generation, cursor } => {
+                let known = self.generations.get(generation);
+                self.check_stand(known, start, *cursor)
+            }
+            Place::Join { generation, origin } => {
+                let known = self.generations.get(generation);
+                let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
+                self.check_stand(known, start, cursor)
+            }
+            Place::Open(opening) => {
+                let (from, is_move) = match &start.intent {
+                    Intent::Start { token_generation, .. } => (*token_generation, false),
+                    Intent::Move { from, .. } => (Some(*from), true),
+                    Intent::Reconnect { .. } => (None, false),
+                };
+                // Who goes to the beginning of an epoch by itself wants it anew.
+                if !(is_move && opening.origin.step() == 0) {
+                    opening.pool = self.inherit(start, from, &opening.origin)?.map(Box::new);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn check_stand(
+        &self,
+        generation: Option<&Generation>,
+        start: &StartRank,
+        cursor: RankCursor,
+    ) -> Result<(), Refusal> {
+        if generation.is_some_and(|known| known.can_stand_at(start.rank, cursor, true)) {
+            return Ok(());
+        }
+        let RankCursor { epoch, step } = cursor;
+        let reason = format!("rank {} was not granted what comes before it", start.rank);
+        Err(self.forgotten(epoch, step, reason))
+    }
+
+    fn forgotten(&self, epoch: u64, step: u64, reason: String) -> Refusal {
+        let (job, reason) = (self.name.clone(), reason.into_boxed_str());
+        Refusal::Forgotten { job, epoch, step, reason }
+    }
+
+    /// The pool with which a generation begins that goes on from a token of `from`; `None`: a new
+    /// one.
+    fn inherit(
+        &self,
+        start: &StartRank,
+        from: Option<u64>,
+        origin: &Origin,
+    ) -> Result<Option<Pool>, Refusal> {
+        let (epoch, step) = (origin.epoch, origin.step());
+        let forgotten = |reason: String| match step {
+            0 => Ok(None),
+            _ => Err(self.forgotten(epoch, step, reason)),
+        };
+        let Some(from) = from else {
+            return forgotten("it names no generation that made it".to_owned());
+        };
+        let Some(generation) = self.generations.get(&from) else {
+            return forgotten(format!("generation {from} is not kept here"));
+        };
+        let (Some(pool), Some(segments)) =
+            (generation.pools.get(&epoch), generation.segments_of(epoch))
+        else {
+            return forgotten(format!("generation {from} keeps no lists of epoch {epoch}"));
+        };
+        if generation.world_size == start.world_size && alike(&segments, &origin.segments) {
+            let copy = pool.copied();
+            if !copy.can_stand_at(start.rank, step, true) {
+                let reason = format!("generation {from} did not grant that to rank {}", start.rank);
+                return Err(self.forgotten(epoch, step, reason));
+            }
+            return Ok(Some(copy));
+        }
+        if step == 0 {
+            return Ok(None);
+        }
+        let recut = recut(pool, generation, &segments, start, origin);
+        let Some(mut recut) = recut else {
+            let reason = format!("it does not say where each rank of generation {from} stood");
+            return Err(self.forgotten(epoch, step, reason));
+        };
+        let left = recut.samples - recut.before;
+        recut.quota = quota(self.identity.tail, left, start.world_size, recut.batch_size);
+        Ok(Some(recut))
+    }
+}
+
+/// A pool for other ranks, or other batches: what was consumed stays so, everything else is free.
+fn recut(
+    pool: &Pool,
+    generation: &Generation,
+    segments: &[Segment],
+    start: &StartRank,
+    origin: &Origin,
+) -> Option<Pool> {
+    let (open, closed) = segments.split_last()?;
+    let (stood, later) = origin.segments.get(closed.len()..)?.split_first()?;
+    let is_history = origin.segments[..closed.len()] == *closed
+        && (stood.lanes, stood.global_batch) == (open.lanes, open.global_batch);
+    let goes_on = match later {
+        [] => true,
+        [new] => new.steps == Steps::All(0),
+        _ => false,
+    };
+    if !(is_history && goes_on) {
+        return None;
+    }
+    let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
+    let step_of = |rank: u64| match &stood.steps {
+        Steps::All(steps) => before.checked_add(*steps),
+        // A rank whose token is missing delivers again what it had since its start.
+        Steps::PerRank(steps) if steps.len() as u64 == generation.world_size => {
+            let steps = steps.get(usize::try_from(rank).ok()?)?;
+            Some(before.checked_add(*steps)?.max(pool.first_step))
+        }
+        Steps::PerRank(_) => None,
+    };
+    let returned = pool.left_after(step_of)?;
+    Some(Pool {
+        first_step: origin.step(),
+        batch_size: origin.global_batch() / start.world_size,
+        quota: None,
+        before: pool.begun - returned.samples(),
+        returned,
+        shares: std::collections::BTreeMap::new(),
+        consumed: 0,
+        ..*pool
+    })
+}

@@ -1,0 +1,98 @@
+//! What holds of the pools of dynamic jobs; the ids are those of docs/INVARIANTS.md.
+
+use shardfeed_plan::dynamic::Piece;
+
+use super::{Breach, bound, name_of, rule};
+use crate::bound::EPOCHS_KEPT;
+use crate::generation::Generation;
+use crate::job::Job;
+use crate::pool::{Pool, Share};
+
+pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Breach> {
+    let what = &name_of(job, generation);
+    bound("pools of a generation", generation.pools.len(), EPOCHS_KEPT)?;
+    let is_dynamic = job.identity.is_dynamic() || generation.pools.is_empty();
+    rule(is_dynamic, what, "only dynamic jobs have pools")?;
+    for (epoch, pool) in &generation.pools {
+        let what = &format!("epoch {epoch} of {what}");
+        rule(*epoch >= generation.origin.epoch, what, "pools are of its epochs")?;
+        check_places(pool, what)?;
+        for (number, share) in &pool.shares {
+            let what = &format!("rank {number} in {what}");
+            check_share(pool, share, what)?;
+            check_cursor(generation, *epoch, *number, what)?;
+        }
+    }
+    Ok(())
+}
+
+/// Y1: every sample of a group that was begun is free, in one list, or consumed before.
+fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
+    let Pool { groups, samples, next, begun, before, returned, .. } = pool;
+    let is_begun = if next == groups { begun == samples } else { begun < samples };
+    rule(next <= groups && is_begun, what, "the groups begun have the samples begun")?;
+    let shares = pool.shares.values();
+    let mut pieces: Vec<Piece> =
+        shares.flat_map(|share| share.own_pieces(0..share.list.samples())).collect();
+    pieces.extend(returned.iter());
+    let held: u64 = pieces.iter().map(Piece::samples).sum();
+    rule(before + held == *begun, what, "every sample begun is in one place")?;
+    pieces.sort_unstable();
+    let apart =
+        pieces.windows(2).all(|pair| pair[0].group < pair[1].group || pair[0].to <= pair[1].from);
+    rule(apart, what, "no sample is in two places")?;
+    let known = pieces.last().is_none_or(|last| last.group < *next);
+    rule(known, what, "what is placed was begun")?;
+    rule(pool.delivered() <= *samples, what, "no more is delivered than there is")
+}
+
+/// Y2 and Y3.
+fn check_share(pool: &Pool, share: &Share, what: &str) -> Result<(), Breach> {
+    let samples = share.list.samples();
+    let fits = pool.quota.is_none_or(|quota| samples <= quota);
+    rule(fits, what, "a list has at most the quota")?;
+    let in_order = share.consumed <= share.started && share.started <= samples;
+    rule(in_order, what, "what is consumed was begun, and what was begun was granted")?;
+    let revoked = share.revoke_from.is_none_or(|from| share.started <= from && from < samples);
+    rule(revoked, what, "only what was granted and not begun is asked back")?;
+    let list = &share.list;
+    let numbers = (list.batch_size(), list.first_step()) == (pool.batch_size, pool.first_step);
+    rule(numbers, what, "lists have the batches of their pool")?;
+    let shared = pool.quota.is_none();
+    rule(shared || list.closed().is_empty(), what, "runs are closed only where all is shared")?;
+    rule(shared || share.lost.is_none(), what, "with a quota a list stays with its rank")?;
+    rule(share.told <= list.pieces().len() as u64, what, "no more was told than there is")?;
+    let mut at = 0;
+    for doubled in &share.doubled {
+        rule(at <= doubled.start && doubled.start < doubled.end, what, "doubles are in order")?;
+        at = doubled.end;
+    }
+    rule(at <= samples, what, "doubles are in the list")
+}
+
+/// Y4: what is known of a rank's cursor is what is counted as consumed.
+fn check_cursor(
+    generation: &Generation,
+    epoch: u64,
+    number: u64,
+    what: &str,
+) -> Result<(), Breach> {
+    let (Some(rank), Some(pool)) = (generation.ranks.get(&number), generation.pools.get(&epoch))
+    else {
+        return Ok(());
+    };
+    let Some(share) = pool.shares.get(&number) else {
+        return Ok(());
+    };
+    let cursor = rank.cursor;
+    rule(share.left == (cursor.epoch > epoch), what, "a rank beyond an epoch has left it")?;
+    if cursor.epoch != epoch {
+        return Ok(());
+    }
+    let position = share.list.position_of_step(cursor.step);
+    let is_there = match position {
+        Some(position) => position == share.consumed,
+        None => pool.padded && share.consumed == share.list.samples(),
+    };
+    rule(is_there, what, "what is consumed is what lies before its cursor")
+}

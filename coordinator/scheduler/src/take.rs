@@ -1,0 +1,374 @@
+//! Ranks of dynamic jobs take groups, and give back what they have not begun.
+//! Source: docs/ORDER.md, section 10; docs/ARCHITECTURE.md, Dynamic jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardfeed_plan::Tail;
+use shardfeed_plan::dynamic::Piece;
+
+use crate::answer::{Answer, Refusal, Taken};
+use crate::bound::{PIECES_TOLD_MAX, REVOKES_MAX, SEALED_KEPT, SIZES_TOLD_MAX, TAKES_MAX};
+use crate::command::{PoolFacts, Revoke, Take};
+use crate::cursor::RankCursor;
+use crate::generation::Generation;
+use crate::lease::Verdict;
+use crate::pool::Pool;
+use crate::state::{Moment, State};
+
+/// Facts of the takes of one command, by job and epoch: those that tell most.
+type Told<'a> = BTreeMap<(&'a str, u64), &'a PoolFacts>;
+
+impl State {
+    pub(crate) fn take_groups(
+        &mut self,
+        moment: Moment,
+        takes: &[Take],
+    ) -> Result<Answer, Refusal> {
+        if takes.is_empty() || takes.len() > TAKES_MAX {
+            let reason =
+                format!("{} takes in one command; 1 to {TAKES_MAX} are allowed", takes.len());
+            return Err(Refusal::Invalid(reason));
+        }
+        let ranks =
+            takes.iter().map(|take| (&take.lease.job, take.lease.generation, take.lease.rank));
+        if ranks.collect::<BTreeSet<_>>().len() < takes.len() {
+            let reason = "two takes of one rank in one command; gather those of different ranks";
+            return Err(Refusal::Invalid(reason.to_owned()));
+        }
+        let mut told = Told::new();
+        for take in takes {
+            let facts = told.entry((&take.lease.job, take.epoch)).or_insert(&take.facts);
+            if end_of(&take.facts) > end_of(facts) {
+                *facts = &take.facts;
+            }
+        }
+        let taken = takes.iter().map(|take| {
+            let facts = told.get(&(take.lease.job.as_str(), take.epoch));
+            self.take(moment, take, facts.copied().unwrap_or(&take.facts))
+        });
+        Ok(Answer::Taken(taken.collect()))
+    }
+
+    /// One rank's take. Refused, it changes nothing.
+    fn take(&mut self, moment: Moment, take: &Take, facts: &PoolFacts) -> Result<Taken, Refusal> {
+        match self.verdict(&take.lease) {
+            Verdict::Live => {}
+            Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
+        }
+        let lease = &take.lease;
+        let may_get = !self.sessions.is_cordoned_rank(lease, &self.jobs);
+        let job = self.jobs.get_mut(&lease.job)?;
+        if !job.identity.is_dynamic() {
+            let reason =
+                format!("job `{}` has mode=\"deterministic\": nobody takes groups", job.name);
+            return Err(Refusal::Invalid(reason));
+        }
+        let tail = job.identity.tail;
+        check_facts(&take.facts)?;
+        let Some(generation) = job.generations.get_mut(&lease.generation) else {
+            return Err(Refusal::NotFound { what: "generation".to_owned(), name: String::new() });
+        };
+        let asking = Asking { rank: lease.rank, take, facts, may_get };
+        let Some(known) = asking.check(generation, tail)? else {
+            // Others are epochs behind; the worker asks again.
+            return Ok(asking.nothing(generation));
+        };
+        if known == Stands::Beyond {
+            return Ok(Taken { ended: true, ..asking.nothing(generation) });
+        }
+        let before = generation.ranks.get(&lease.rank).map(|rank| rank.cursor);
+        let to = RankCursor { epoch: take.epoch, step: take.step };
+        if before.is_some_and(|before| before < to && asking.is_in_epoch(before, generation)) {
+            let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
+            job.seal(sealed);
+        }
+        let pool = job.generations.get_mut(&lease.generation);
+        let pool = pool.and_then(|generation| generation.pools.get_mut(&take.epoch));
+        let taken = pool.map(|pool| asking.grant(pool));
+        Ok(taken.expect("the pool was made when the take was checked"))
+    }
+
+    pub(crate) fn revoke(&mut self, revoke: &Revoke) -> Result<Answer, Refusal> {
+        let Revoke { job, generation: number, epoch, revokes } = revoke;
+        let job = self.jobs.get_mut(job)?;
+        if revokes.len() > REVOKES_MAX {
+            let (len, most) = (revokes.len(), REVOKES_MAX);
+            return Err(Refusal::Invalid(format!(
+                "{len} revocations in one command; at most {most}"
+            )));
+        }
+        if let Some(refusal) = job.superseded(*number) {
+            return Err(refusal);
+        }
+        let pool = job.generations.get_mut(number).and_then(|known| known.pools.get_mut(epoch));
+        let Some(pool) = pool.filter(|pool| pool.quota.is_none()) else {
+            let reason = format!(
+                "generation {number} of job `{}` shares nothing out in epoch {epoch}",
+                job.name
+            );
+            return Err(Refusal::Invalid(reason));
+        };
+        for one in revokes {
+            pool.revoke(one.rank, one.from);
+        }
+        Ok(Answer::Done)
+    }
+}
+
+impl Pool {
+    /// Asks a rank to give back what it has not begun from a position on.
+    pub(crate) fn revoke(&mut self, rank: u64, from: u64) {
+        let share = self.shares.get_mut(&rank).filter(|share| !share.left);
+        if let Some(share) = share.filter(|share| from < share.list.samples()) {
+            let from = from.max(share.started);
+            let earlier = share.revoke_from.unwrap_or(from);
+            share.revoke_from = Some(from.min(earlier)).filter(|from| *from < share.list.samples());
+        }
+    }
+}
+
+/// Where a rank stands that takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// In the epoch or before it.
+    Here,
+    /// Beyond it.
+    Beyond,
+}
+
+/// A take of one rank, and what is known beside it.
+struct Asking<'a> {
+    rank: u64,
+    take: &'a Take,
+    /// Of this take or of another one in the same command.
+    facts: &'a PoolFacts,
+    /// Whether it may be granted anything.
+    may_get: bool,
+}
+
+impl Asking<'_> {
+    /// Whether the take makes sense. Makes the epoch's pool if it does and there is none; `None`
+    /// while there can be none.
+    fn check(&self, generation: &mut Generation, tail: Tail) -> Result<Option<Stands>, Refusal> {
+        let Take { epoch, step, facts, .. } = self.take;
+        let cursor =
+            generation.ranks.get(&self.rank).map_or(generation.start(), |rank| rank.cursor);
+        if *epoch < cursor.epoch {
+            return Ok(Some(Stands::Beyond));
+        }
+        let to = RankCursor { epoch: *epoch, step: *step };
+        if !to.is_possible() || !generation.can_stand_at(self.rank, to, false) {
+            return Err(self.invalid(format!("was not granted what comes before step {step}")));
+        }
+        if *epoch == cursor.epoch && *step < cursor.step {
+            let reason =
+                format!("takes at step {step}, but has consumed everything before {}", cursor.step);
+            return Err(self.invalid(reason));
+        }
+        let known = generation.pools.get(epoch);
+        if let Some(pool) = known {
+            self.check_positions(pool)?;
+            check_sizes(pool, self.facts)?;
+        } else if self.take.started > 0 || self.take.released.is_some() {
+            return Err(self.invalid("began what it was not granted".to_owned()));
+        }
+        let (world_size, batch_size) = (generation.world_size, generation.batch_size());
+        let mut new = Pool::new(facts.groups, facts.samples, tail, world_size, batch_size);
+        new.first_step = generation.first_step(*epoch);
+        if known.is_none() {
+            check_sizes(&new, self.facts)?;
+        }
+        Ok(generation.pool_mut(*epoch, || new).map(|_| Stands::Here))
+    }
+
+    /// Whether what it says of its list can be.
+    fn check_positions(&self, pool: &Pool) -> Result<(), Refusal> {
+        let Take { started, released, .. } = self.take;
+        let share = pool.shares.get(&self.rank);
+        let samples = share.map_or(0, |share| share.list.samples());
+        if *started > samples {
+            return Err(self.invalid(format!("began {started} samples, but was granted {samples}")));
+        }
+        let Some(released) = released else {
+            return Ok(());
+        };
+        if pool.quota.is_some() {
+            return Err(self.invalid("gives back, but every rank keeps its quota".to_owned()));
+        }
+        if *released < *started || *released > samples {
+            let reason = format!("gives back from {released} on, but began {started} of {samples}");
+            return Err(self.invalid(reason));
+        }
+        Ok(())
+    }
+
+    fn invalid(&self, what: String) -> Refusal {
+        let Take { lease, epoch, .. } = self.take;
+        let (rank, job) = (self.rank, &lease.job);
+        Refusal::Invalid(format!("rank {rank} of job `{job}` in epoch {epoch} {what}"))
+    }
+
+    /// Whether the rank is already in the epoch that it takes of, or says so: at the epoch's first
+    /// step it may as well be in the one before.
+    fn is_in_epoch(&self, cursor: RankCursor, generation: &Generation) -> bool {
+        let Take { epoch, step, .. } = self.take;
+        cursor.epoch == *epoch || *step > generation.first_step(*epoch)
+    }
+
+    /// Says how far the rank is, and gives it what it lacks.
+    fn grant(&self, pool: &mut Pool) -> Taken {
+        let Take { started, released, wants, .. } = self.take;
+        let share = pool.share_mut(self.rank);
+        share.start_to((*started).min(share.list.samples()));
+        let samples = share.list.samples();
+        let mut truncated = None;
+        if let Some(released) = released.filter(|released| *released < samples) {
+            let position = released.max(share.started);
+            pool.give_back(self.rank, position);
+            truncated = Some(position);
+        }
+        let may_get = self.may_get && !pool.has_ended(self.rank);
+        if may_get {
+            pool.fill(self.rank, *wants, self.facts);
+        }
+        if *wants > 0 {
+            pool.close_exhausted(self.rank, self.may_get);
+        }
+        self.tell(pool, truncated)
+    }
+
+    /// What the worker does not know yet.
+    fn tell(&self, pool: &mut Pool, truncated: Option<u64>) -> Taken {
+        let ended = pool.has_ended(self.rank);
+        let (quota, first_step, batch_size) = (pool.quota, pool.first_step, pool.batch_size);
+        let share = pool.share_mut(self.rank);
+        let pieces = share.list.pieces();
+        // Who knows more than it was told knows another list.
+        let is_known = self.take.known <= share.told;
+        let truncated = if is_known { truncated } else { Some(0) };
+        let known = usize::try_from(self.take.known).unwrap_or(usize::MAX);
+        let known = if is_known { known.min(pieces.len()) } else { 0 };
+        let told: Vec<Piece> = pieces[known..].iter().take(PIECES_TOLD_MAX).copied().collect();
+        let end = known + told.len();
+        let more = end < pieces.len();
+        share.told = share.told.max(end as u64);
+        let (closed, revoke_from) = (share.list.closed(), share.revoke_from);
+        let pieces = told;
+        Taken { truncated, pieces, more, closed, revoke_from, quota, ended, first_step, batch_size }
+    }
+
+    fn nothing(&self, generation: &Generation) -> Taken {
+        Taken {
+            truncated: None,
+            pieces: vec![],
+            more: false,
+            closed: vec![],
+            revoke_from: None,
+            quota: None,
+            ended: false,
+            first_step: generation.first_step(self.take.epoch),
+            batch_size: generation.batch_size(),
+        }
+    }
+}
+
+impl Pool {
+    /// Appends free pieces in plan order until a rank has `wants` samples that it has not begun.
+    fn fill(&mut self, rank: u64, wants: u64, facts: &PoolFacts) {
+        let quota = self.quota.unwrap_or(u64::MAX);
+        // Near the end what is left is for those who have nothing: who has a batch left would
+        // only be asked to give it back.
+        let is_tail = self.quota.is_none() && self.next == self.groups;
+        let has_batch = self.share_mut(rank).unstarted() >= self.batch_size;
+        let most = if is_tail && has_batch { 0 } else { u64::MAX };
+        let mut granted = 0;
+        loop {
+            let share = self.share_mut(rank);
+            // Who is asked to give back gets nothing first.
+            let has_enough = share.unstarted() >= wants.min(most) || share.revoke_from.is_some();
+            let room = quota.saturating_sub(share.list.samples());
+            if has_enough || room == 0 || granted == PIECES_TOLD_MAX {
+                return;
+            }
+            if self.returned.is_empty() && !self.begin_next(facts) {
+                return;
+            }
+            let Some(piece) = self.returned.take_first(room) else {
+                return;
+            };
+            self.share_mut(rank).list.append(piece);
+            granted += 1;
+        }
+    }
+
+    /// Frees the next group that nothing was granted of, if its size is known.
+    fn begin_next(&mut self, facts: &PoolFacts) -> bool {
+        let Some(size) = size_of(facts, self.next).filter(|_| self.next < self.groups) else {
+            return false;
+        };
+        self.returned.insert(Piece { group: self.next, from: 0, to: size });
+        self.next += 1;
+        self.begun += size;
+        true
+    }
+
+    /// Closes the run of a rank that has less than a batch left and can get nothing now.
+    fn close_exhausted(&mut self, rank: u64, may_get: bool) {
+        if self.quota.is_some() || (may_get && self.free() > 0) {
+            return;
+        }
+        let batch_size = self.batch_size;
+        let share = self.share_mut(rank);
+        let run = share.list.samples() - share.list.open_from();
+        if share.unstarted() < batch_size && !run.is_multiple_of(batch_size) {
+            share.list.close();
+        }
+    }
+}
+
+/// The first group that facts tell no size of.
+fn end_of(facts: &PoolFacts) -> u64 {
+    facts.at.saturating_add(facts.next.len() as u64)
+}
+
+fn size_of(facts: &PoolFacts, group: u64) -> Option<u64> {
+    let index = usize::try_from(group.checked_sub(facts.at)?).ok()?;
+    facts.next.get(index).copied()
+}
+
+fn check_facts(facts: &PoolFacts) -> Result<(), Refusal> {
+    let PoolFacts { groups, samples, next, .. } = facts;
+    let is_sound = *groups > 0 && samples >= groups && next.len() <= SIZES_TOLD_MAX;
+    if is_sound && !next.contains(&0) && end_of(facts) <= *groups {
+        return Ok(());
+    }
+    let (sizes, at) = (next.len(), facts.at);
+    Err(Refusal::Invalid(format!(
+        "an epoch of {groups} groups and {samples} samples, told {sizes} sizes from group {at} on, \
+         cannot be"
+    )))
+}
+
+/// Whether the sizes fit what is already known of the epoch.
+fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<(), Refusal> {
+    let known = |group: u64| usize::try_from(group.saturating_sub(facts.at)).unwrap_or(usize::MAX);
+    let new = facts.next.get(known(pool.next)..).filter(|_| facts.at <= pool.next);
+    let mut begun = Some(pool.begun);
+    for size in new.unwrap_or_default() {
+        begun = begun.and_then(|begun| begun.checked_add(*size));
+    }
+    let groups = pool.next + new.map_or(0, |new| new.len() as u64);
+    let left = pool.groups.saturating_sub(groups);
+    let fits = begun.is_some_and(|begun| match left {
+        0 => begun == pool.samples,
+        left => begun.checked_add(left).is_some_and(|least| least <= pool.samples),
+    });
+    if fits && (pool.groups, pool.samples) == (facts.groups, facts.samples) {
+        return Ok(());
+    }
+    let (PoolFacts { groups, samples, .. }, Pool { groups: of, samples: all, .. }) = (facts, pool);
+    Err(Refusal::Invalid(format!(
+        "an epoch of {groups} groups and {samples} samples does not fit the one that was begun, of \
+         {of} groups and {all} samples"
+    )))
+}

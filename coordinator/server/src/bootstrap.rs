@@ -1,0 +1,227 @@
+//! How a node comes into a cluster: what is on its disk wins; an empty node asks the others first, so that
+//! one that lost its disk never founds a second cluster, nor votes again under a number whose promises are
+//! gone with the disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use shardfeed_host::{Disk, blocking};
+use shardfeed_proto::coordinator::v1::IntroduceResponse;
+use shardfeed_raft::Start;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::core::Core;
+use crate::error::StartError;
+use crate::front::{Front, PEER_PROTOCOL};
+
+/// How often the others are asked.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// An answer takes so long at most.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// How often people are told what is waited for.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// What the others answered in one round: by address, or why there was no answer.
+type Answers = Vec<(String, Result<IntroduceResponse, String>)>;
+
+/// Decides what the log's folder becomes, or goes on as; waits for the others if it must.
+///
+/// # Errors  `LostDisk`, `OtherCluster`, and what is wrong with the folder.
+pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start, StartError> {
+    let founders = front.options.founders()?;
+    let found = match founders.len() {
+        0 | 1 => Start::Alone,
+        _ => Start::Found { members: founders.clone() },
+    };
+    let look = Arc::clone(disk);
+    let known = blocking(front.host.as_ref(), move || shardfeed_raft::identity(look.as_ref())).await;
+    let died = |source| StartError::DataDir {
+        path: front.options.data_dir.clone(),
+        action: "look at the log",
+        source,
+    };
+    if let Some(known) = known.map_err(died)?? {
+        // A founder may have stopped before the cluster was founded: it goes on with that.
+        return Ok(match front.options.join.is_empty() {
+            true => found,
+            false => Start::Join { cluster: known.cluster },
+        });
+    }
+    if !front.options.join.is_empty() {
+        return ask_to_join(front).await.map(|cluster| Start::Join { cluster });
+    }
+    if founders.len() > 1 {
+        agree_to_found(front, &founders).await?;
+    }
+    Ok(found)
+}
+
+/// Waits until the node is a member of its cluster.
+///
+/// # Errors  As [`decide`].
+pub(crate) async fn arrive(front: &Front, core: &Core) -> Result<(), StartError> {
+    let founders = front.options.founders()?;
+    let mut telling = Telling::new(front);
+    while !core.node.members().iter().any(|member| member.node == front.options.node_id) {
+        let what = match founders.is_empty() {
+            true => format!(
+                "waits to be added to cluster {}: run `shardfeed cluster add {} {}` there",
+                core.node.cluster_id(),
+                front.options.node_id,
+                front.advertise
+            ),
+            false => {
+                let answers = ask(front, others(front, &founders)).await;
+                let missing = answers.iter().filter_map(|(address, answer)| match answer {
+                    Ok(answer) if answer.cluster_id.is_empty() => {
+                        Some(format!("{address} (is not ready yet)"))
+                    }
+                    Ok(_) => None,
+                    Err(reason) => Some(format!("{address} ({reason})")),
+                });
+                let missing: Vec<_> = missing.collect();
+                match missing.is_empty() {
+                    true => "waits for its cluster to be founded".to_owned(),
+                    false => waits_for(&missing),
+                }
+            }
+        };
+        telling.say(what);
+        sleep(ASK_EVERY).await;
+    }
+    front.wait_for(None);
+    Ok(())
+}
+
+/// Waits until every other founder has said that it has no history.
+async fn agree_to_found(
+    front: &Front,
+    founders: &BTreeMap<u64, String>,
+) -> Result<(), StartError> {
+    let mut telling = Telling::new(front);
+    loop {
+        let answers = ask(front, others(front, founders)).await;
+        let mut missing = Vec::new();
+        for (address, answer) in answers {
+            match answer {
+                Err(reason) => missing.push(format!("{address} ({reason})")),
+                Ok(answer) => {
+                    check_answer(front, &address, &answer)?;
+                    let expected = founders.iter().find(|(_, known)| **known == address);
+                    if expected.is_some_and(|(node, _)| *node != answer.node) {
+                        missing.push(format!("{address} (is node {})", answer.node));
+                    } else if !answer.members.is_empty() {
+                        // It has a history without this node: somebody must add it.
+                        return Err(StartError::NotAFounder {
+                            node: front.options.node_id,
+                            address,
+                            cluster: answer.cluster_id,
+                        });
+                    }
+                }
+            }
+        }
+        if missing.is_empty() {
+            front.wait_for(Some("it opens its log".to_owned()));
+            return Ok(());
+        }
+        telling.say(waits_for(&missing));
+        sleep(ASK_EVERY).await;
+    }
+}
+
+/// Waits until somebody says which cluster it is.
+async fn ask_to_join(front: &Front) -> Result<Uuid, StartError> {
+    let mut telling = Telling::new(front);
+    loop {
+        let answers = ask(front, front.options.join.clone()).await;
+        let mut silent = Vec::new();
+        for (address, answer) in answers {
+            match answer {
+                Err(reason) => silent.push(format!("{address} ({reason})")),
+                Ok(answer) => {
+                    check_answer(front, &address, &answer)?;
+                    if let Ok(cluster) = answer.cluster_id.parse() {
+                        return Ok(cluster);
+                    }
+                    silent.push(format!("{address} (has no cluster yet)"));
+                }
+            }
+        }
+        telling.say(format!("waits for a node of the cluster to join: {}", silent.join(", ")));
+        sleep(ASK_EVERY).await;
+    }
+}
+
+/// Refuses to go on where a person must look.
+fn check_answer(
+    front: &Front,
+    address: &str,
+    answer: &IntroduceResponse,
+) -> Result<(), StartError> {
+    let node = front.options.node_id;
+    let cluster = answer.cluster_id.clone();
+    if answer.knows_you && answer.node != node {
+        return Err(StartError::LostDisk { node, cluster });
+    }
+    if answer.cluster_name != front.options.cluster_name {
+        return Err(StartError::OtherCluster {
+            address: address.to_owned(),
+            theirs: answer.cluster_name.chars().take(100).collect(),
+            ours: front.options.cluster_name.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn others(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
+    let others = founders.iter().filter(|(node, _)| **node != front.options.node_id);
+    others.map(|(_, address)| address.clone()).collect()
+}
+
+fn waits_for(missing: &[String]) -> String {
+    format!("waits for all of its peers to found a cluster; missing: {}", missing.join(", "))
+}
+
+/// Asks all of them at once who they are.
+async fn ask(front: &Front, addresses: Vec<String>) -> Answers {
+    let ask = |address: String| async move {
+        let answer = front.links.introduce(&address, front.introduction(), ANSWER_MAX).await;
+        let answer = match answer {
+            Ok(answer) if answer.protocol != PEER_PROTOCOL => {
+                Err(format!("speaks version {} of the peers' protocol", answer.protocol))
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(error.message),
+        };
+        (address, answer)
+    };
+    join_all(addresses.into_iter().map(ask)).await
+}
+
+/// Tells /readyz at once, and the log now and then.
+#[derive(Debug)]
+struct Telling<'a> {
+    front: &'a Front,
+    told: Option<Instant>,
+}
+
+impl<'a> Telling<'a> {
+    fn new(front: &'a Front) -> Self {
+        Self { front, told: None }
+    }
+
+    fn say(&mut self, what: String) {
+        let now = self.front.host.now();
+        if self.told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_EVERY) {
+            self.told = Some(now);
+            tracing::warn!(node = self.front.options.node_id, what, "the coordinator waits");
+        }
+        self.front.wait_for(Some(what));
+    }
+}

@@ -1,0 +1,208 @@
+//! Chunks on more than one node: what is acknowledged is on a majority of the voters, and a node that lacks
+//! what a dataset refers to gets it from the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shardfeed_plan::Digest;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_raft::{Member, Role};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{MissedTickBehavior, timeout};
+
+use crate::chunks::ChunkStoreError;
+use crate::core::{Core, blocking, referenced};
+use crate::error;
+
+/// A chunk of 1 MiB takes so long at most to reach another node's disk, or to come from there.
+const CARRY_MAX: Duration = Duration::from_secs(5);
+
+/// Chunks on their way to one node at a time, at most: 16 MiB.
+const PUSHES_MAX: usize = 16;
+
+/// How often a node looks for chunks that it lacks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Chunks that are missing everywhere are told so often, in rounds of looking.
+const TELL_ROUNDS: u32 = 30;
+
+/// Turns for pushes, by node.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    nodes: Mutex<BTreeMap<u64, Arc<Semaphore>>>,
+}
+
+impl Turns {
+    fn of(&self, node: u64) -> Arc<Semaphore> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(Semaphore::new(PUSHES_MAX))))
+    }
+}
+
+/// Stores a chunk here and on a majority of the voters.
+///
+/// # Errors  `Retry`: a majority cannot be reached; what is stored meanwhile does no harm.
+pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>) -> Result<Digest, WireError> {
+    let members = core.node.members();
+    let votes = |member: &&Member| member.role != Role::Learner;
+    let needed = members.iter().filter(votes).count() / 2 + 1;
+    let (enough, done) = watch::channel(false);
+    let (told, mut stored) = mpsc::channel(members.len().max(1));
+    let others = members.iter().filter(|member| member.node != core.options.node_id);
+    for member in others {
+        let push = push(Arc::clone(core), member.clone(), content.clone(), done.clone());
+        let (told, votes) = (told.clone(), votes(&member));
+        tokio::spawn(async move {
+            let pushed = push.await;
+            // Whoever waited may have its majority, or have given up.
+            let _ = told.send(pushed.map(|()| votes)).await;
+        });
+    }
+    drop(told);
+    let here = Arc::clone(core);
+    let put = move || {
+        here.chunks.put(&content, here.host.now()).map_err(|error| error::chunk(&error))
+    };
+    let digest = blocking(core, "storing a chunk", put).await?;
+    let (mut copies, mut missing) = (1, Vec::new());
+    while copies < needed {
+        match stored.recv().await {
+            Some(Ok(votes)) => copies += usize::from(votes),
+            Some(Err(error)) => missing.push(error.message),
+            None => {
+                let message = format!(
+                    "the chunk is on {copies} of the {needed} nodes that must have it; try again: {}",
+                    missing.join("; ")
+                );
+                return Err(WireError::new(ErrorKind::Retry, message));
+            }
+        }
+    }
+    let _ = enough.send(true);
+    Ok(digest)
+}
+
+/// Brings a chunk to a node; gives up before it begins if enough others have the chunk by then.
+async fn push(
+    core: Arc<Core>,
+    to: Member,
+    content: Vec<u8>,
+    mut done: watch::Receiver<bool>,
+) -> Result<(), WireError> {
+    let turn = core.turns.of(to.node).acquire_owned();
+    let late = || {
+        let message = format!("node {} has no turn for it", to.node);
+        WireError::new(ErrorKind::Retry, message)
+    };
+    let turn: OwnedSemaphorePermit = tokio::select! {
+        turn = timeout(CARRY_MAX, turn) => match turn {
+            Ok(Ok(turn)) => turn,
+            _ => return Err(late()),
+        },
+        _ = done.wait_for(|done| *done) => return Err(late()),
+    };
+    let links = core.links.clone();
+    drop(core);
+    let pushed = links.push_chunk(&to.address, content, CARRY_MAX).await;
+    drop(turn);
+    pushed
+}
+
+/// A chunk's content, from here or from another node, which heals what is missing or damaged here.
+///
+/// # Errors  `NotFound`, `Corrupt`: nobody has it as it must be; `Storage`.
+pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, WireError> {
+    let here = Arc::clone(core);
+    let read = move || Ok(here.chunks.read(&digest));
+    let error = match blocking(core, "reading a chunk", read).await? {
+        Ok(content) => return Ok(content),
+        Err(error @ ChunkStoreError::Io { .. }) => return Err(error::chunk(&error)),
+        Err(error) => error,
+    };
+    pull(core, digest).await.map_err(|unreached| match unreached.is_empty() {
+        true => error::chunk(&error),
+        false => {
+            let message = format!("{error}; not asked: {}", unreached.join("; "));
+            WireError::new(ErrorKind::Retry, message)
+        }
+    })
+}
+
+/// Makes sure that chunks are here, before something that cannot wait for other nodes reads them.
+pub(crate) async fn bring(core: &Arc<Core>, digests: &[Digest]) -> Result<(), WireError> {
+    for digest in core.chunks.missing(digests) {
+        get(core, digest).await?;
+    }
+    Ok(())
+}
+
+/// Gets a chunk from another node and keeps it.
+///
+/// # Errors  Those that could not be asked; none, if nobody has it.
+async fn pull(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Vec<String>> {
+    let mut unreached = Vec::new();
+    for member in core.node.members() {
+        if member.node == core.options.node_id {
+            continue;
+        }
+        let name = digest.as_bytes().to_vec();
+        match core.links.pull_chunk(&member.address, name, CARRY_MAX).await {
+            Ok(Some(content)) if Digest::of_parts([content.as_slice()]) == digest => {
+                let (here, kept) = (Arc::clone(core), content.clone());
+                let fill = move || here.chunks.fill(&kept).map_err(|error| error::chunk(&error));
+                if let Err(error) = blocking(core, "storing a chunk", fill).await {
+                    tracing::warn!(%digest, %error, "cannot keep a chunk of another node");
+                }
+                return Ok(content);
+            }
+            Ok(Some(_)) => {
+                tracing::warn!(%digest, from = member.node, "another node sent a damaged chunk");
+            }
+            Ok(None) => {}
+            Err(error) => unreached.push(format!("node {}: {error}", member.node)),
+        }
+    }
+    Err(unreached)
+}
+
+/// Keeps this node's chunks as the state says, whoever leads: until `stop` is told.
+pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looked = None;
+    let mut rounds = 0_u32;
+    while !*stop.borrow() {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stop.changed() => break,
+        }
+        if core.chunks.failure().is_some() {
+            let here = Arc::clone(&core);
+            let probe = move || here.chunks.probe().map_err(|error| error::chunk(&error));
+            if blocking(&core, "looking at the disk", probe).await.is_ok() {
+                tracing::info!("chunks can be stored again");
+            }
+        }
+        let applied = core.node.status().applied;
+        if looked == Some(applied) {
+            continue;
+        }
+        let wanted: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
+        core.chunks.follow(&wanted, core.host.now());
+        let missing = core.chunks.missing(&wanted);
+        let mut lost = 0_u64;
+        for digest in &missing {
+            lost += u64::from(pull(&core, *digest).await.is_err());
+        }
+        if missing.is_empty() {
+            (looked, rounds) = (Some(applied), 0);
+            continue;
+        }
+        tracing::info!(missing = missing.len(), lost, "got chunks from other nodes");
+        if lost > 0 && rounds.is_multiple_of(TELL_ROUNDS) {
+            tracing::error!(chunks = lost, "chunks of datasets are on no node that can be reached");
+        }
+        rounds = rounds.wrapping_add(1);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a coordinator is before it has a log, and where its calls go after: it answers who it is, and says
+//! what it waits for.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use shardfeed_host::Host;
+use shardfeed_proto::coordinator::v1::{IntroduceRequest, IntroduceResponse};
+use shardfeed_proto::{ErrorKind, WireError};
+
+use crate::config::CoordinatorOptions;
+use crate::core::Core;
+use crate::links::Links;
+use crate::metrics::Metrics;
+
+/// Version of what coordinators say to each other before they exchange messages of the log.
+pub(crate) const PEER_PROTOCOL: u32 = 1;
+
+/// See the module.
+pub(crate) struct Front {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) options: CoordinatorOptions,
+    /// Where others reach this node.
+    pub(crate) advertise: String,
+    pub(crate) links: Links,
+    pub(crate) metrics: Arc<Metrics>,
+    core: OnceLock<Arc<Core>>,
+    /// What it waits for, if it does.
+    waiting: Mutex<Option<String>>,
+}
+
+impl Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (advertise, waiting) = (&self.advertise, self.waiting());
+        f.debug_struct("Front").field("advertise", advertise).field("waiting", &waiting).finish()
+    }
+}
+
+impl Front {
+    pub(crate) fn new(host: Arc<dyn Host>, options: CoordinatorOptions, advertise: String) -> Self {
+        let links = Links::new(Arc::clone(&host), options.node_id);
+        Self {
+            host,
+            options,
+            advertise,
+            links,
+            metrics: Arc::new(Metrics::new()),
+            core: OnceLock::new(),
+            waiting: Mutex::new(Some("it opens its log".to_owned())),
+        }
+    }
+
+    /// The log is open.
+    pub(crate) fn open(&self, core: Arc<Core>) {
+        // It is opened once; the first stays.
+        let _ = self.core.set(core);
+    }
+
+    /// Says what is waited for, or that nothing is.
+    pub(crate) fn wait_for(&self, what: Option<String>) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    fn waiting(&self) -> Option<String> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The coordinator behind it, as soon as there is a log.
+    pub(crate) fn opened(&self) -> Option<&Arc<Core>> {
+        self.core.get()
+    }
+
+    /// The coordinator behind it.
+    ///
+    /// # Errors  `Retry`: there is no log yet.
+    pub(crate) fn core(&self) -> Result<&Arc<Core>, WireError> {
+        self.core.get().ok_or_else(|| {
+            let what = self.waiting().unwrap_or_else(|| "its log".to_owned());
+            let message = format!("this coordinator is not part of a cluster yet: {what}");
+            WireError::new(ErrorKind::Retry, message)
+        })
+    }
+
+    /// Why requests would not be answered, if so.
+    pub(crate) fn unready(&self) -> Option<String> {
+        self.waiting().or_else(|| self.core.get()?.unready())
+    }
+
+    /// The metrics as text.
+    pub(crate) fn measured(&self) -> String {
+        if let Some(core) = self.core.get() {
+            core.measure();
+        }
+        self.metrics.text()
+    }
+
+    /// Who this is, asked.
+    pub(crate) fn introduction(&self) -> IntroduceRequest {
+        IntroduceRequest {
+            protocol: PEER_PROTOCOL,
+            node: self.options.node_id,
+            address: self.advertise.clone(),
+            cluster_name: self.options.cluster_name.clone(),
+        }
+    }
+
+    /// Who this is, answered.
+    pub(crate) fn introduce(&self, to: &IntroduceRequest) -> IntroduceResponse {
+        let mut answer = IntroduceResponse {
+            protocol: PEER_PROTOCOL,
+            node: self.options.node_id,
+            cluster_name: self.options.cluster_name.clone(),
+            ..IntroduceResponse::default()
+        };
+        if let Some(core) = self.core.get() {
+            let members = core.node.members();
+            let members: HashMap<u64, String> =
+                members.into_iter().map(|member| (member.node, member.address)).collect();
+            answer.cluster_id = core.node.cluster_id().to_owned();
+            answer.knows_you = members.contains_key(&to.node);
+            answer.members = members;
+            let status = core.node.status();
+            answer.leader = status.leader;
+            answer.members_index = status.committed.unwrap_or(0);
+        }
+        answer
+    }
+}

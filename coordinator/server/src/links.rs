@@ -1,0 +1,272 @@
+//! Connections to the other coordinators, and what is asked over them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper_util::rt::TokioIo;
+use shardfeed_host::{ByteStream, Host};
+use shardfeed_proto::coordinator::v1::peer_service_client::PeerServiceClient;
+use shardfeed_proto::coordinator::v1::{
+    ExchangeRequest, IntroduceRequest, IntroduceResponse, PullChunkRequest, PushChunkRequest,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_raft::{Peer, PeerError, Peers};
+use tokio::time::{Instant, timeout};
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Response, Status};
+
+/// Bytes of a message between coordinators: entries of the log, each at most a call's message, or a
+/// part of a snapshot or a chunk, which have 1 MiB.
+pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// A connection that is not made in this time is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// How often a silent peer is pinged, and how long it may take to answer.
+const PING_EVERY: Duration = Duration::from_secs(2);
+const PING_ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// A connection over which a call was not answered in time is made anew, but not before this age: a
+/// network that was cut eats what was under way, and a slow peer must not drown in connections.
+const RENEW_AGE_MIN: Duration = Duration::from_secs(1);
+
+/// Connections at most: two to each member, and some to addresses that members had before.
+const CHANNELS_MAX: usize = 64;
+
+/// What a connection is for. Chunks must not stand in the way of heartbeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Purpose {
+    Consensus,
+    Chunks,
+}
+
+/// A cloneable handle of the connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    host: Arc<dyn Host>,
+    me: u64,
+    /// Known once the log is open.
+    cluster: OnceLock<String>,
+    channels: Mutex<BTreeMap<(String, Purpose), Link>>,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    channel: Channel,
+    made: Instant,
+}
+
+impl Links {
+    /// No connection yet.
+    /// - `me`: this node.
+    pub(crate) fn new(host: Arc<dyn Host>, me: u64) -> Self {
+        let (cluster, channels) = (OnceLock::new(), Mutex::default());
+        Self { inner: Arc::new(Inner { host, me, cluster, channels }) }
+    }
+
+    /// The log is open: this is the cluster.
+    pub(crate) fn of_cluster(&self, cluster: &str) {
+        // A log has one cluster for ever; the first word stays.
+        let _ = self.inner.cluster.set(cluster.to_owned());
+    }
+
+    /// Asks who is at an address.
+    pub(crate) async fn introduce(
+        &self,
+        address: &str,
+        request: IntroduceRequest,
+        deadline: Duration,
+    ) -> Result<IntroduceResponse, WireError> {
+        self.call(address, Purpose::Consensus, deadline, |mut client| async move {
+            client.introduce(request).await
+        })
+        .await
+    }
+
+    /// Has a node store a chunk.
+    pub(crate) async fn push_chunk(
+        &self,
+        address: &str,
+        content: Vec<u8>,
+        deadline: Duration,
+    ) -> Result<(), WireError> {
+        let request = PushChunkRequest { cluster_id: self.cluster(), content };
+        self.call(address, Purpose::Chunks, deadline, |mut client| async move {
+            client.push_chunk(request).await
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Asks a node for a chunk; `None` if it has no such chunk.
+    pub(crate) async fn pull_chunk(
+        &self,
+        address: &str,
+        digest: Vec<u8>,
+        deadline: Duration,
+    ) -> Result<Option<Vec<u8>>, WireError> {
+        let request = PullChunkRequest { cluster_id: self.cluster(), digest };
+        self.call(address, Purpose::Chunks, deadline, |mut client| async move {
+            client.pull_chunk(request).await
+        })
+        .await
+        .map(|answer| answer.content)
+    }
+
+    fn cluster(&self) -> String {
+        self.inner.cluster.get().cloned().unwrap_or_default()
+    }
+
+    async fn call<T, F>(
+        &self,
+        address: &str,
+        purpose: Purpose,
+        deadline: Duration,
+        body: impl FnOnce(PeerServiceClient<Channel>) -> F,
+    ) -> Result<T, WireError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let unreachable = |what: &str| {
+            WireError::new(ErrorKind::Unreachable, format!("{address} cannot be reached: {what}"))
+        };
+        let link = self.link(address, purpose).map_err(|error| unreachable(&error))?;
+        let client = PeerServiceClient::new(link.channel)
+            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
+        match timeout(deadline, body(client)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.refusal(address, &status)),
+            Err(_) => {
+                self.renew(address, purpose, link.made);
+                Err(unreachable(&format!("no answer within {} ms", deadline.as_millis())))
+            }
+        }
+    }
+
+    /// What a status says: the other node's own words, or that there was none.
+    fn refusal(&self, address: &str, status: &Status) -> WireError {
+        let error = WireError::from_status(status);
+        match status.details().is_empty() && error.kind == ErrorKind::Retry {
+            true => WireError {
+                message: format!("{address} cannot be reached: {}", status.message()),
+                ..WireError::new(ErrorKind::Unreachable, "")
+            },
+            false => error,
+        }
+    }
+
+    fn link(&self, address: &str, purpose: Purpose) -> Result<Link, String> {
+        let mut channels = self.channels();
+        let key = (address.to_owned(), purpose);
+        if let Some(link) = channels.get(&key) {
+            return Ok(link.clone());
+        }
+        if channels.len() >= CHANNELS_MAX {
+            // Those in use come back at once.
+            channels.clear();
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}"));
+        let endpoint = endpoint.map_err(|error| format!("it is no address: {error}"))?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_MAX)
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_ANSWER_MAX)
+            .keep_alive_while_idle(true);
+        let connector =
+            Connector { host: Arc::clone(&self.inner.host), address: address.to_owned() };
+        let channel = endpoint.connect_with_connector_lazy(connector);
+        let link = Link { channel, made: self.inner.host.now() };
+        channels.insert(key, link.clone());
+        Ok(link)
+    }
+
+    /// Forgets a connection over which nothing comes any more.
+    fn renew(&self, address: &str, purpose: Purpose, made: Instant) {
+        let now = self.inner.host.now();
+        let mut channels = self.channels();
+        let key = (address.to_owned(), purpose);
+        let is_it = channels.get(&key).is_some_and(|link| link.made == made);
+        if is_it && now.saturating_duration_since(made) >= RENEW_AGE_MIN {
+            channels.remove(&key);
+        }
+    }
+
+    fn channels(&self) -> MutexGuard<'_, BTreeMap<(String, Purpose), Link>> {
+        self.inner.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Peers for Links {
+    fn call(
+        &self,
+        to: &Peer,
+        message: Vec<u8>,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Vec<u8>, PeerError>> {
+        let (links, to) = (self.clone(), to.clone());
+        async move {
+            let cluster_id = links.cluster();
+            let request = ExchangeRequest { cluster_id, from: links.inner.me, to: to.node, message };
+            let answer = links
+                .call(&to.address, Purpose::Consensus, deadline, |mut client| async move {
+                    client.exchange(request).await
+                })
+                .await;
+            answer.map(|answer| answer.message).map_err(|error| peer_error(to.node, error))
+        }
+        .boxed()
+    }
+}
+
+/// What an error on the wire means between nodes.
+fn peer_error(node: u64, error: WireError) -> PeerError {
+    let reason = error.message;
+    match error.kind {
+        ErrorKind::Conflict | ErrorKind::WrongCluster | ErrorKind::WrongVersion => {
+            PeerError::Refused { node, reason }
+        }
+        _ => PeerError::Unreachable { node, reason },
+    }
+}
+
+/// What a node refuses another, on the wire.
+pub(crate) fn wire_error(error: PeerError) -> WireError {
+    match error {
+        PeerError::Refused { reason, .. } => WireError::new(ErrorKind::Conflict, reason),
+        PeerError::Unreachable { reason, .. } => WireError::new(ErrorKind::Unreachable, reason),
+    }
+}
+
+/// Connects through the host.
+#[derive(Clone, Debug)]
+struct Connector {
+    host: Arc<dyn Host>,
+    address: String,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn ByteStream>>;
+    type Error = std::io::Error;
+    type Future = BoxFuture<'static, std::io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connect = self.host.connect(&self.address);
+        async move { connect.await.map(TokioIo::new) }.boxed()
+    }
+}

@@ -1,0 +1,147 @@
+//! What the other coordinators ask: who this is, messages of the log, chunks. Answered whoever leads, and
+//! the first of them before there is a log.
+
+use std::sync::Arc;
+
+use shardfeed_proto::coordinator::v1::peer_service_server::PeerService;
+use shardfeed_proto::coordinator::v1::{
+    ExchangeRequest, ExchangeResponse, IntroduceRequest, IntroduceResponse, PullChunkRequest,
+    PullChunkResponse, PushChunkRequest, PushChunkResponse,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use tonic::{Request, Response, Status};
+
+use super::outcome_of;
+use super::worker::digest;
+use crate::chunks::ChunkStoreError;
+use crate::core::{Core, blocking};
+use crate::error;
+use crate::front::{Front, PEER_PROTOCOL};
+use crate::links::wire_error;
+use crate::metrics::{Outcome, Rpc};
+
+/// The service.
+#[derive(Debug)]
+pub(crate) struct PeerCalls {
+    pub(crate) front: Arc<Front>,
+}
+
+#[tonic::async_trait]
+impl PeerService for PeerCalls {
+    async fn introduce(
+        &self,
+        request: Request<IntroduceRequest>,
+    ) -> Result<Response<IntroduceResponse>, Status> {
+        self.measured(Rpc::Introduce, introduce(&self.front, &request.into_inner())).await
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<ExchangeRequest>,
+    ) -> Result<Response<ExchangeResponse>, Status> {
+        self.measured(Rpc::Exchange, exchange(&self.front, request.into_inner())).await
+    }
+
+    async fn push_chunk(
+        &self,
+        request: Request<PushChunkRequest>,
+    ) -> Result<Response<PushChunkResponse>, Status> {
+        self.measured(Rpc::PushChunk, push_chunk(&self.front, request.into_inner())).await
+    }
+
+    async fn pull_chunk(
+        &self,
+        request: Request<PullChunkRequest>,
+    ) -> Result<Response<PullChunkResponse>, Status> {
+        self.measured(Rpc::PullChunk, pull_chunk(&self.front, request.into_inner())).await
+    }
+}
+
+impl PeerCalls {
+    async fn measured<T>(
+        &self,
+        rpc: Rpc,
+        work: impl Future<Output = Result<T, WireError>>,
+    ) -> Result<Response<T>, Status> {
+        let began = self.front.host.now();
+        let answer = work.await;
+        let outcome = answer.as_ref().map_or_else(outcome_of, |_| Outcome::Done);
+        let took = self.front.host.now().saturating_duration_since(began);
+        self.front.metrics.called(rpc, outcome, took);
+        answer.map(Response::new).map_err(|error| error.to_status())
+    }
+}
+
+async fn introduce(
+    front: &Front,
+    request: &IntroduceRequest,
+) -> Result<IntroduceResponse, WireError> {
+    if request.protocol != PEER_PROTOCOL {
+        let message = format!(
+            "node {} speaks version {} of the peers' protocol, node {} speaks version {PEER_PROTOCOL}; \
+             upgrade the older one",
+            request.node, request.protocol, front.options.node_id
+        );
+        return Err(WireError::new(ErrorKind::WrongVersion, message));
+    }
+    Ok(front.introduce(request))
+}
+
+async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeResponse, WireError> {
+    let ExchangeRequest { cluster_id, from, to, message } = request;
+    let core = member(front, &cluster_id)?;
+    if to != core.options.node_id {
+        let message = format!("this is node {}, not node {to}", core.options.node_id);
+        return Err(WireError::new(ErrorKind::Conflict, message));
+    }
+    let message = core.node.handle(from, &message).await.map_err(wire_error)?;
+    Ok(ExchangeResponse { message })
+}
+
+async fn push_chunk(
+    front: &Front,
+    request: PushChunkRequest,
+) -> Result<PushChunkResponse, WireError> {
+    let core = Arc::clone(member(front, &request.cluster_id)?);
+    let here = Arc::clone(&core);
+    let put = move || {
+        let put = here.chunks.put(&request.content, here.host.now());
+        put.map_err(|error| error::chunk(&error))
+    };
+    blocking(&core, "storing a chunk", put).await?;
+    Ok(PushChunkResponse {})
+}
+
+async fn pull_chunk(
+    front: &Front,
+    request: PullChunkRequest,
+) -> Result<PullChunkResponse, WireError> {
+    let core = Arc::clone(member(front, &request.cluster_id)?);
+    let digest = digest("digest", &request.digest)?;
+    let here = Arc::clone(&core);
+    let read = move || match here.chunks.read(&digest) {
+        Ok(content) => Ok(Some(content)),
+        Err(ChunkStoreError::Io { path, source }) => {
+            Err(error::chunk(&ChunkStoreError::Io { path, source }))
+        }
+        Err(_) => Ok(None),
+    };
+    let content = blocking(&core, "reading a chunk", read).await?;
+    Ok(PullChunkResponse { content })
+}
+
+/// The coordinator, for a caller of the same cluster.
+/// - `cluster_id`: the caller's; empty while it opens its log, whose messages say it themselves.
+fn member<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
+    let core = front.core().map_err(|error| WireError { kind: ErrorKind::Unreachable, ..error })?;
+    let ours = core.node.cluster_id();
+    if !cluster_id.is_empty() && cluster_id != ours {
+        let theirs: String = cluster_id.chars().take(64).collect();
+        let message = format!(
+            "it is for cluster {theirs}, node {} is of cluster {ours}; look at the addresses",
+            core.options.node_id
+        );
+        return Err(WireError::new(ErrorKind::WrongCluster, message));
+    }
+    Ok(core)
+}
