@@ -22,10 +22,19 @@ Options in FILE, with their defaults:
   data-dir = \"DIR\"                      # log, snapshots, chunks; required
   listen = \"127.0.0.1:7070\"             # gRPC; port 0 takes a free one
   http = \"127.0.0.1:7071\"               # /livez, /readyz, /metrics; port 0 takes a free one
+  node-id = 1                           # this node's number in its cluster, kept from the first start on
+  peers = []                            # [\"1=HOST:PORT\", ...]: the 3 or 5 nodes that found a cluster
+  join = []                             # [\"HOST:PORT\", ...]: nodes of a cluster to be added to
+  peer-heartbeat-ms = 100               # how often the leader tells the other nodes that it is there, ms
+  election-min-ms = 300                 # without it for so long, a node wants to lead, ms: at least
+  election-max-ms = 600                 # and at most
   cluster-name = \"shardfeed\"            # kept from the first start on
   session-ttl-ms = 10000                # a worker that is silent for so long is gone, ms
   heartbeat-ms = 2000                   # how often workers speak, ms; a third of it at most
   unreferenced-bytes-max = 4294967296   # chunks that no dataset refers to, bytes
+
+and, if other nodes, workers and people do not reach it at what `peers` or `listen` says:
+advertise = \"HOST:PORT\"
 
 Examples:
   shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
@@ -93,8 +102,10 @@ impl CoordinatorCommand {
 
 /// What is said of a coordinator that serves.
 pub(super) fn ready(running: &Running) -> String {
-    let (grpc, http) = (running.grpc_address(), running.http_address());
-    format!("coordinator ready: grpc {grpc} http {http} cluster {}", running.cluster_id())
+    let (grpc, cluster) = (running.grpc_address(), running.cluster_id());
+    let http = running.http_address();
+    let http = http.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    format!("coordinator ready: grpc {grpc} http {http} cluster {cluster}")
 }
 
 #[cfg(test)]
@@ -107,5 +118,7 @@ mod tests {
         let listed: toml::Table = listed.collect::<Vec<_>>().join("\n").parse().unwrap();
         let defaults = toml::Table::try_from(CoordinatorOptions::new("DIR")).unwrap();
         assert_eq!(listed, defaults);
+        // It has no default of its own.
+        assert!(OPTIONS.contains("\nadvertise = \"HOST:PORT\""));
     }
 }

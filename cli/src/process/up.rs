@@ -50,7 +50,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     let folder = temporary.as_ref().map(|folder| folder.path().to_owned());
     let mut options = CoordinatorOptions::new(folder.or(args.data.clone()).unwrap_or_default());
     options.listen = args.listen.unwrap_or(options.listen);
-    options.http = args.http.unwrap_or(options.http);
+    options.http = args.http.or(options.http);
     let runtime = runtime(None)?;
     let (stop, running) = runtime
         .block_on(async { anyhow::Ok((Stop::listen()?, Coordinator::start(options).await?)) })?;

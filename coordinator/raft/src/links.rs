@@ -1,10 +1,11 @@
 //! One node's calls to the others: who they are, where they are, and what went wrong with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardfeed_host::Host;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
@@ -24,10 +25,14 @@ pub(crate) struct Links {
     host: Arc<dyn Host>,
     peers: Arc<dyn Peers>,
     state: Mutex<State>,
+    /// Told when a peer answers that had not.
+    recovery: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Peers that answered after they had not, until someone asks.
+    recovered: BTreeSet<u64>,
     /// Who is a member, as the log of this node says, committed or not.
     members: Members,
     contacts: BTreeMap<u64, Contact>,
@@ -37,7 +42,9 @@ struct State {
 #[derive(Debug, Default)]
 struct Contact {
     /// The last refusal that people were told of, and when.
-    refused: Option<(String, Option<Instant>)>,
+    refused: Option<(String, Instant)>,
+    /// Whether the last call had no answer.
+    silent: bool,
     /// The vote of the leader that this node was, and the last position the peer had on disk then.
     acknowledged: Option<(Vote, Position)>,
     /// Bytes of snapshots that it took.
@@ -51,7 +58,18 @@ impl Links {
         host: Arc<dyn Host>,
         peers: Arc<dyn Peers>,
     ) -> Self {
-        Self { me, cluster, host, peers, state: Mutex::default() }
+        Self { me, cluster, host, peers, state: Mutex::default(), recovery: Notify::new() }
+    }
+
+    /// Waits for peers that answer again after they had not.
+    pub(crate) async fn recovered(&self) -> BTreeSet<u64> {
+        loop {
+            let recovered = std::mem::take(&mut self.state().recovered);
+            if !recovered.is_empty() {
+                return recovered;
+            }
+            self.recovery.notified().await;
+        }
     }
 
     /// Replaces what is known of the members.
@@ -140,19 +158,20 @@ impl Links {
         Ok((envelope.from, answer))
     }
 
-    /// Tells people of a refusal, and of its end.
+    /// Tells people of a refusal, and of its end; notes who is silent.
     fn tell(&self, to: &Peer, error: Option<&PeerError>) {
         let now = self.host.now();
         let mut state = self.state();
         let contact = state.contacts.entry(to.node).or_default();
+        let was_silent = std::mem::replace(&mut contact.silent, error.is_some());
         match error {
             Some(PeerError::Refused { reason, .. }) => {
                 let told = contact.refused.as_ref().is_some_and(|(last, at)| {
-                    last == reason && at.is_some_and(|at| now.duration_since(at) < REFUSAL_EVERY)
+                    last == reason && now.duration_since(*at) < REFUSAL_EVERY
                 });
                 if !told {
                     tracing::error!(peer = to.node, address = to.address, reason, "peer refuses");
-                    contact.refused = Some((reason.clone(), Some(now)));
+                    contact.refused = Some((reason.clone(), now));
                 }
             }
             Some(PeerError::Unreachable { .. }) => {}
@@ -160,6 +179,10 @@ impl Links {
                 tracing::info!(peer = to.node, address = to.address, "peer refuses no longer");
             }
             None => {}
+        }
+        if was_silent && error.is_none() {
+            state.recovered.insert(to.node);
+            self.recovery.notify_one();
         }
     }
 

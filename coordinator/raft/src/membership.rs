@@ -1,13 +1,37 @@
 //! Who is in the cluster, and how that changes: a new node learns before it votes, a leader hands over
 //! before it goes, and a number is given once.
 
-use openraft::Instant;
-use openraft::async_runtime::WatchReceiver;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use crate::error::ChangeError;
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use openraft::{ChangeMembers, Instant as _, ServerState};
+use tokio::sync::MutexGuard;
+use tokio::time::{Instant, timeout_at};
+
+use crate::consensus::Place;
+use crate::error::{ChangeError, ProposeError};
 use crate::leadership::{Member, Role};
 use crate::machine::Machine;
+use crate::message::{Answer, Message};
 use crate::node::Node;
+use crate::peers::Peer;
+
+/// A learner this close to the leader's end keeps up: it is counted from here on.
+const CAUGHT_UP_ENTRIES: u64 = 64;
+/// A learner that took nothing for so long does not come any closer.
+const STALLED_AFTER: Duration = Duration::from_secs(15);
+/// How often a learner's progress is looked at, if nothing else happens.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A new node that does not say hello in this time is not there.
+const HELLO_WAIT: Duration = Duration::from_secs(5);
+/// A change of members is committed by two majorities, one after the other, or someone is gone.
+const CHANGE_WAIT: Duration = Duration::from_secs(30);
+/// A successor that is as far as its leader needs one round of votes. Longer, and nobody leads.
+const TRANSFER_WAIT: Duration = Duration::from_secs(5);
+/// How long a successor may take to do what its predecessor left to it.
+const REMOVE_WAIT: Duration = Duration::from_secs(60);
 
 impl<M: Machine> Node<M> {
     /// Who is in the cluster, in order of their numbers, as this node sees it.
@@ -20,7 +44,7 @@ impl<M: Machine> Node<M> {
             true => Role::Voter,
             false => Role::Learner,
         };
-        let member = |(&node, place): (&u64, &crate::consensus::Place)| {
+        let member = |(&node, place): (&u64, &Place)| {
             let me = node == metrics.id;
             let matched = metrics.replication.as_ref().and_then(|all| all.get(&node).cloned());
             let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&node).cloned());
@@ -45,30 +69,233 @@ impl<M: Machine> Node<M> {
     /// It must be reachable and pristine, started with `Start::Join`. Repeating the call after an error
     /// goes on where that one stopped; for a voter it does nothing.
     /// # Errors  [`ChangeError`]; a number that another node ever had is refused.
-    pub async fn add_member(&self, _node: u64, _address: &str) -> Result<(), ChangeError> {
-        Err(ChangeError::Busy)
+    pub async fn add_member(&self, node: u64, address: &str) -> Result<(), ChangeError> {
+        self.lead()?;
+        let _changing = self.change_begins()?;
+        let listed = self.members().into_iter().find(|member| member.node == node);
+        match &listed {
+            Some(member) if member.address != address => {
+                return refuse(format!(
+                    "node {node} is a member already, at `{}`; a node that moves says so itself",
+                    member.address
+                ));
+            }
+            Some(member) if member.role != Role::Learner => return Ok(()),
+            Some(_) => {}
+            None => self.admit(node, address).await?,
+        }
+        self.catch_up(node).await?;
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await?;
+        tracing::info!(node, address, "member added");
+        Ok(())
+    }
+
+    /// Makes a node that is there, and has no history, a learner.
+    async fn admit(&self, node: u64, address: &str) -> Result<(), ChangeError> {
+        if node == 0 || address.is_empty() {
+            return refuse("a member needs a number from 1 on, and an address".to_owned());
+        }
+        let me = self.inner.links.me.node;
+        if self.inner.links.peer(me).is_none_or(|me| me.address.is_empty()) {
+            return refuse(format!(
+                "the others could not find node {me}; start it with the option `address` first"
+            ));
+        }
+        if self.inner.machine.was_used(node) {
+            return refuse(format!(
+                "number {node} was a node's already, which may have voted under it; choose one that was never used"
+            ));
+        }
+        let peer = Peer { node, address: address.to_owned() };
+        let (speaker, answer) = self.inner.links.call(&peer, &Message::Hello, HELLO_WAIT).await?;
+        if answer != (Answer::Here { pristine: true }) {
+            return refuse(format!("{peer} has a history already; empty its directory first"));
+        }
+        let place = Place { address: peer.address, incarnation: speaker.incarnation };
+        self.change(ChangeMembers::AddNodes(BTreeMap::from([(node, place)])), true).await
+    }
+
+    /// Waits until a learner is close to the end of the log.
+    async fn catch_up(&self, node: u64) -> Result<(), ChangeError> {
+        let mut metrics = self.inner.raft.metrics();
+        let mut seen = None;
+        let mut stalled = self.inner.host.now() + STALLED_AFTER;
+        loop {
+            let now = metrics.borrow_watched().clone();
+            let Some(replication) = &now.replication else { return self.lead() };
+            let matched = replication.get(&node).cloned().flatten();
+            let entries = |index: Option<u64>| index.map_or(0, |index| index + 1);
+            let matched = entries(matched.map(|id| id.index));
+            let last = entries(now.last_log_index);
+            if matched > 0 && matched + CAUGHT_UP_ENTRIES >= last {
+                return Ok(());
+            }
+            let progress = Some((matched, self.inner.links.snapshot_bytes(node)));
+            if seen != progress {
+                (seen, stalled) = (progress, self.inner.host.now() + STALLED_AFTER);
+            } else if self.inner.host.now() >= stalled {
+                return Err(ChangeError::Behind { node, matched, last });
+            }
+            let look = self.inner.host.now() + LOOK_EVERY;
+            // It changes, or it is time to look whether bytes came through.
+            if let Ok(Err(_)) = timeout_at(look, metrics.changed()).await {
+                return Err(ProposeError::ShuttingDown.into());
+            }
+        }
     }
 
     /// Removes a node, dead or alive, voter or learner. Only the leader can; told to remove itself it
     /// hands over first, and its successor removes it. For one that is no member it does nothing.
     /// # Errors  [`ChangeError`]; the last voter is refused.
-    pub async fn remove_member(&self, _node: u64) -> Result<(), ChangeError> {
-        Err(ChangeError::Busy)
+    pub async fn remove_member(&self, node: u64) -> Result<(), ChangeError> {
+        self.lead()?;
+        let members = self.members();
+        let Some(member) = members.iter().find(|member| member.node == node) else {
+            return Ok(());
+        };
+        if member.role == Role::Learner {
+            let _changing = self.change_begins()?;
+            return self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await;
+        }
+        if members.iter().filter(|member| member.role != Role::Learner).count() == 1 {
+            return refuse(format!("node {node} is the last that votes; add another one first"));
+        }
+        if node == self.inner.options.node_id {
+            return self.hand_over_and_go(node).await;
+        }
+        let _changing = self.change_begins()?;
+        self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await?;
+        tracing::info!(node, "member removed");
+        Ok(())
+    }
+
+    async fn hand_over_and_go(&self, node: u64) -> Result<(), ChangeError> {
+        let successor = self.transfer_leader(None).await?;
+        let message = Message::Remove { node };
+        match self.inner.links.call_member(successor, &message, REMOVE_WAIT).await? {
+            Answer::Done => Ok(()),
+            Answer::Failed { reason } => refuse(format!("node {successor} leads now: {reason}")),
+            other => refuse(format!("node {successor} leads now, and answers {other:?}")),
+        }
     }
 
     /// Hands the leadership to another voter: to `to`, or to the one that is furthest.
     /// - Returns who leads now.
     /// # Errors  [`ChangeError`]; proposals meanwhile get `NotLeader` or `Unknown` with a hint.
-    pub async fn transfer_leader(&self, _to: Option<u64>) -> Result<u64, ChangeError> {
-        Err(ChangeError::Busy)
+    pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, ChangeError> {
+        let me = self.inner.options.node_id;
+        self.lead()?;
+        if to == Some(me) {
+            return Ok(me);
+        }
+        let to = self.successor(to)?;
+        self.reachable(to).await?;
+        let begun = self.inner.host.now();
+        let triggered = self.inner.raft.trigger().transfer_leader(to).await;
+        triggered.map_err(|fatal| self.stopped(&fatal))?;
+        let mut metrics = self.inner.raft.server_metrics();
+        let deadline = begun + TRANSFER_WAIT;
+        loop {
+            let leader = metrics.borrow_watched().current_leader;
+            if let Some(leader) = leader.filter(|leader| *leader != me) {
+                let took_ms = self.inner.host.now().duration_since(begun).as_millis();
+                tracing::info!(leader, took_ms, "leadership handed over");
+                return Ok(leader);
+            }
+            match timeout_at(deadline, metrics.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(ProposeError::ShuttingDown.into()),
+                Err(_) => {
+                    let waited_ms = TRANSFER_WAIT.as_millis() as u64;
+                    return Err(ChangeError::NotTaken { to, waited_ms });
+                }
+            }
+        }
+    }
+
+    /// Who is to lead next: the voter that was asked for, or the one with most of the log.
+    fn successor(&self, to: Option<u64>) -> Result<u64, ChangeError> {
+        let me = self.inner.options.node_id;
+        let members = self.members();
+        let mut voters = members.iter().filter(|member| member.role == Role::Voter);
+        match to {
+            Some(to) if voters.any(|voter| voter.node == to) => Ok(to),
+            Some(to) => refuse(format!("node {to} has no vote; name a voter")),
+            None => {
+                let others = voters.filter(|voter| voter.node != me);
+                let furthest = others.max_by_key(|voter| (voter.matched, u64::MAX - voter.node));
+                match furthest {
+                    Some(voter) => Ok(voter.node),
+                    None => refuse("there is no other voter; add one first".to_owned()),
+                }
+            }
+        }
+    }
+
+    /// A leader that has named its successor takes no proposals: it must not name one that is gone.
+    async fn reachable(&self, node: u64) -> Result<(), ChangeError> {
+        self.inner.links.call_member(node, &Message::Hello, HELLO_WAIT).await?;
+        Ok(())
     }
 
     /// Notes that a member is found at another address now.
-    pub(crate) async fn move_member(
-        &self,
-        _node: u64,
-        _address: String,
-    ) -> Result<(), ChangeError> {
-        Err(ChangeError::Busy)
+    pub(crate) async fn move_member(&self, node: u64, address: String) -> Result<(), ChangeError> {
+        self.lead()?;
+        let Some(listed) = self.inner.links.peer(node) else {
+            return refuse(format!("node {node} is no member"));
+        };
+        if listed.address == address || address.is_empty() {
+            return Ok(());
+        }
+        let _changing = self.change_begins()?;
+        let incarnation = self.inner.links.incarnation(node);
+        let place = Place { address: address.clone(), incarnation };
+        self.change(ChangeMembers::SetNodes(BTreeMap::from([(node, place)])), true).await?;
+        tracing::info!(node, from = listed.address, to = address, "member moved");
+        Ok(())
     }
+
+    /// # Errors  `NotLeader`, unless this node leads as far as it knows.
+    fn lead(&self) -> Result<(), ChangeError> {
+        self.refuse_if_stopped()?;
+        let metrics = self.inner.raft.server_metrics().borrow_watched().clone();
+        if metrics.state == ServerState::Leader {
+            return Ok(());
+        }
+        let leader = metrics.current_leader.and_then(|leader| self.inner.links.peer(leader));
+        Err(ProposeError::NotLeader { leader }.into())
+    }
+
+    fn change_begins(&self) -> Result<MutexGuard<'_, ()>, ChangeError> {
+        self.inner.changing.try_lock().map_err(|_| ChangeError::Busy)
+    }
+
+    /// Proposes a change of members and waits until it is committed, both steps of it.
+    async fn change(
+        &self,
+        changes: ChangeMembers<u64, Place>,
+        retain: bool,
+    ) -> Result<(), ChangeError> {
+        let deadline: Instant = self.inner.host.now() + CHANGE_WAIT;
+        let changed = self.inner.raft.change_membership(changes, retain);
+        let late = |_| ProposeError::Timeout { waited_ms: CHANGE_WAIT.as_millis() as u64 };
+        match timeout_at(deadline, changed).await.map_err(late)? {
+            Ok(_) => Ok(()),
+            Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal).into()),
+            Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))) => match error
+            {
+                ChangeMembershipError::InProgress(_)
+                | ChangeMembershipError::UncommittedLeaderLog(_) => Err(ChangeError::Busy),
+                other => refuse(other.to_string()),
+            },
+            Err(RaftError::APIError(ClientWriteError::PreconditionFailed(_))) => {
+                Err(ChangeError::Busy)
+            }
+            Err(RaftError::APIError(error)) => Err(self.write_error(error).into()),
+        }
+    }
+}
+
+fn refuse<T>(reason: String) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused { reason })
 }

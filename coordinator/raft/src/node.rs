@@ -56,18 +56,18 @@ pub struct Node<M: Machine> {
 }
 
 pub(crate) struct Inner<M: Machine> {
-    pub(crate) raft: Raft<M>,
+    pub(crate) raft: Raft,
     pub(crate) machine: Arc<Shared<M>>,
     pub(crate) committer: Committer,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) links: Arc<Links>,
-    pub(crate) receiver: Receiver<M>,
+    pub(crate) receiver: Receiver,
     pub(crate) options: NodeOptions,
     pub(crate) cluster_id: String,
     pub(crate) leadership: watch::Receiver<Leadership>,
     /// Taken by whoever changes the members.
-    pub(crate) changing: Mutex<()>,
+    pub(crate) changing: Arc<Mutex<()>>,
     pub(crate) closing: AtomicBool,
     pub(crate) tasks: Vec<AbortHandle>,
 }

@@ -27,8 +27,13 @@ use crate::tending;
 
 /// A single member elects itself in two disk writes; a disk that needs longer is broken.
 const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);
-/// A peer that was away is tried again after these pauses: soon, then as often as an election.
-const BACKOFF: &str = "50ms 100ms 200ms ...500ms";
+/// A peer that was away is tried again after pauses that double up to so many of the longest election
+/// timeouts. A leader that is heard but hears nobody must fall silent for longer than its followers
+/// wait, as they would never elect another one. A peer that is back is not made to wait.
+const BACKOFF_ELECTIONS_MAX: u64 = 3;
+/// A leader that no majority answers stops its heartbeats for so many of the longest election timeouts,
+/// then tries again as long, and so on.
+const QUIET_ELECTIONS: u64 = 2;
 
 pub(crate) async fn open<M: Machine>(
     footing: Footing,
@@ -92,9 +97,11 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
     let receiver = Receiver::new(raft.clone(), machine.clone(), links.clone(), host.clone());
     let mut tasks = vec![
         tokio::spawn(tending::compact(raft.clone(), snapshots.forgettable())).abort_handle(),
+        tokio::spawn(tending::welcome(raft.clone(), links.clone())).abort_handle(),
         tokio::spawn(tending::observe(raft.clone(), links.clone(), publish)).abort_handle(),
     ];
-    let tend = tending::Tend::new(raft.clone(), links.clone(), &options, header.origin);
+    let changing = Arc::new(Mutex::new(()));
+    let tend = tending::Tend::new(&raft, &links, &changing, &options, header.origin);
     tasks.push(tokio::spawn(tend.run()).abort_handle());
     let inner = Inner {
         raft,
@@ -107,7 +114,7 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
         options,
         cluster_id: cluster.to_string(),
         leadership,
-        changing: Mutex::new(()),
+        changing,
         closing: AtomicBool::new(false),
         tasks,
     };
@@ -157,7 +164,8 @@ fn config(options: &NodeOptions) -> Result<Config, OpenError> {
         // `compact` purges, and knows which snapshots there are.
         max_in_snapshot_log_to_keep: u64::MAX,
         replication_lag_threshold: options.snapshot_every.saturating_mul(2),
-        backoff: BACKOFF.to_owned(),
+        backoff: format!("50ms 100ms ...{}ms", options.election_max_ms * BACKOFF_ELECTIONS_MAX),
+        quorum_loss_probe_interval: Some(options.election_max_ms * QUIET_ELECTIONS),
         ..Config::default()
     };
     config.validate().map_err(|e| OpenError::Options { reason: e.to_string() })

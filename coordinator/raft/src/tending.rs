@@ -8,12 +8,11 @@ use std::time::Duration;
 use openraft::ChangeMembers;
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::consensus::{self, Place, Raft};
 use crate::leadership::Leadership;
 use crate::links::Links;
-use crate::machine::Machine;
 use crate::message::{Answer, Message};
 use crate::options::NodeOptions;
 use crate::peers::{Peer, PeerError};
@@ -25,7 +24,7 @@ const TEND_EVERY: Duration = Duration::from_millis(500);
 const ASK_WAIT: Duration = Duration::from_secs(2);
 
 /// Lets the log forget, after each snapshot, what the one before it covers already.
-pub(crate) async fn compact<M: Machine>(raft: Raft<M>, mut forgettable: watch::Receiver<u64>) {
+pub(crate) async fn compact(raft: Raft, mut forgettable: watch::Receiver<u64>) {
     loop {
         let entries = *forgettable.borrow_and_update();
         if entries > 0 && raft.trigger().purge_log(entries - 1).await.is_err() {
@@ -37,12 +36,18 @@ pub(crate) async fn compact<M: Machine>(raft: Raft<M>, mut forgettable: watch::R
     }
 }
 
+/// Ends the pause before a peer is tried again, once it has answered anything.
+pub(crate) async fn welcome(raft: Raft, links: Arc<Links>) {
+    loop {
+        let peers = links.recovered().await;
+        if raft.trigger().reset_backoff(peers).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Keeps everyone who asks informed of the members and of who leads.
-pub(crate) async fn observe<M: Machine>(
-    raft: Raft<M>,
-    links: Arc<Links>,
-    publish: watch::Sender<Leadership>,
-) {
+pub(crate) async fn observe(raft: Raft, links: Arc<Links>, publish: watch::Sender<Leadership>) {
     let mut metrics = raft.server_metrics();
     drop(raft);
     let mut seen = None;
@@ -70,27 +75,30 @@ pub(crate) async fn observe<M: Machine>(
 }
 
 /// Looks after what should be otherwise, as long as the node runs.
-#[derive(Debug)]
-pub(crate) struct Tend<M: Machine> {
-    raft: Raft<M>,
+pub(crate) struct Tend {
+    raft: Raft,
     links: Arc<Links>,
+    /// Taken by whoever changes the members.
+    changing: Arc<Mutex<()>>,
     address: String,
     /// Whom this node founds the cluster with, if it does.
     founders: Option<BTreeMap<u64, String>>,
 }
 
-impl<M: Machine> Tend<M> {
+impl Tend {
     pub(crate) fn new(
-        raft: Raft<M>,
-        links: Arc<Links>,
+        raft: &Raft,
+        links: &Arc<Links>,
+        changing: &Arc<Mutex<()>>,
         options: &NodeOptions,
         origin: Origin,
     ) -> Self {
+        let (raft, links, changing) = (raft.clone(), links.clone(), changing.clone());
         let founders = match &options.start {
             Start::Found { members } if origin == Origin::Found => Some(members.clone()),
             _ => None,
         };
-        Self { raft, links, address: options.address.clone(), founders }
+        Self { raft, links, changing, address: options.address.clone(), founders }
     }
 
     /// Runs until consensus has stopped.
@@ -155,6 +163,8 @@ impl<M: Machine> Tend<M> {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         let joint = metrics.membership_config.membership().get_joint_config().len() > 1;
         if metrics.state == ServerState::Leader && joint {
+            // Whoever is at it finishes it.
+            let Ok(_changing) = self.changing.try_lock() else { return };
             let nothing = ChangeMembers::AddVoterIds(Default::default());
             // It fails while the change is still under way, and is tried again then.
             if let Err(error) = self.raft.change_membership(nothing, false).await {
@@ -173,6 +183,7 @@ impl<M: Machine> Tend<M> {
         }
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         if metrics.state == ServerState::Leader {
+            let Ok(_changing) = self.changing.try_lock() else { return };
             let place =
                 Place { address: self.address.clone(), incarnation: self.links.me.incarnation };
             let moved = ChangeMembers::SetNodes(BTreeMap::from([(me, place)]));

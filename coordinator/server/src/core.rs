@@ -27,6 +27,7 @@ use crate::progress::Progress;
 use crate::rpc::{CALLS_MAX, Caller, POLLS_MAX};
 use crate::sessions::Sessions;
 use crate::standing::{scans, standing};
+use crate::takes::Asks;
 
 /// Who proposes what nobody asked for.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) calls: Semaphore,
     /// Ranks that may still begin to wait for groups.
     pub(crate) polls: Semaphore,
+    /// Where they ask.
+    pub(crate) asks: Asks,
     pub(crate) started: Instant,
     leadership: watch::Receiver<Leadership>,
     /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
@@ -77,7 +80,12 @@ pub(crate) struct Live {
 }
 
 impl Core {
-    pub(crate) fn new(front: &Front, node: Node<Scheduler>, chunks: ChunkStore) -> Self {
+    pub(crate) fn new(
+        front: &Front,
+        node: Node<Scheduler>,
+        chunks: ChunkStore,
+        asks: Asks,
+    ) -> Self {
         Self {
             host: Arc::clone(&front.host),
             options: front.options.clone(),
@@ -92,6 +100,7 @@ impl Core {
             metrics: Arc::clone(&front.metrics),
             calls: Semaphore::new(CALLS_MAX),
             polls: Semaphore::new(POLLS_MAX),
+            asks,
             started: front.host.now(),
             ready_term: AtomicU64::new(0),
             live: Mutex::default(),

@@ -7,7 +7,8 @@
 //! [`Host`](shardfeed_host::Host) for time, connections, files or threads.
 //!
 //! Start at [`Coordinator::start`], then `bootstrap` (how a node comes into a cluster), `rpc` (each call),
-//! `timers` and `keeper` (what nobody asks for), `copies` (chunks on several nodes), `core` (what they share)
+//! `timers` and `keeper` (what nobody asks for), `takes` (groups of
+//! dynamic jobs), `copies` (chunks on several nodes), `core` (what they share)
 //! and `views` (what people see).
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod progress;
 mod rpc;
 mod sessions;
 mod standing;
+mod takes;
 
 mod archive;
 mod chunks;

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     ContentDigest, Digest, EpochPlan, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle,
 };
-use shardfeed_proto::WireError;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::State;
 use tokio::sync::Semaphore;
 
 use crate::copies;
@@ -14,6 +16,9 @@ use crate::error;
 
 /// Lines in memory at most; one over a million shards has 12 MB.
 const LINES_MAX: usize = 4;
+
+/// Epochs of dynamic jobs whose groups are in memory, at most: a few jobs, each in two epochs.
+const GROUPS_MAX: usize = 8;
 
 /// Plans that are computed at a time, at most, so that looking leaves a core for working.
 const COMPUTING_MAX: usize = 2;
@@ -26,6 +31,8 @@ const LISTS_MAX: usize = 32;
 pub(crate) struct Plans {
     /// The last lines, newest last.
     recent: Mutex<Vec<Known>>,
+    /// The groups that were asked for last, newest last.
+    groups: Mutex<Vec<Arc<Groups>>>,
     turn: Semaphore,
     /// Lists of shards that may still begin.
     pub(crate) lists: Arc<Semaphore>,
@@ -44,6 +51,7 @@ impl Default for Plans {
     fn default() -> Self {
         Self {
             recent: Mutex::default(),
+            groups: Mutex::default(),
             turn: Semaphore::new(COMPUTING_MAX),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
             archives: Arc::new(Semaphore::new(1)),
@@ -92,7 +100,68 @@ impl Plans {
     }
 }
 
+impl Plans {
+    /// The groups of an epoch, if they are in memory.
+    fn known_groups(&self, shuffle: &Shuffle, epoch: u64) -> Option<Arc<Groups>> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let is = |known: &Arc<Groups>| known.epoch() == epoch && known.shuffle() == shuffle;
+        let at = groups.iter().position(is)?;
+        let known = groups.remove(at);
+        groups.push(Arc::clone(&known));
+        Some(known)
+    }
+
+    fn keep_groups(&self, fresh: Groups) -> Arc<Groups> {
+        let fresh = Arc::new(fresh);
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.push(Arc::clone(&fresh));
+        if groups.len() > GROUPS_MAX {
+            groups.remove(0);
+        }
+        fresh
+    }
+}
+
+/// The groups of an epoch of a dynamic job.
+pub(crate) async fn groups(
+    core: &Arc<Core>,
+    order: Order,
+    epoch: u64,
+) -> Result<Arc<Groups>, WireError> {
+    let shuffle = order.identity.shuffle.clone();
+    if let Some(known) = core.plans.known_groups(&shuffle, epoch) {
+        return Ok(known);
+    }
+    let chunks = order.chunks.clone();
+    computing(core, &chunks, move |core| {
+        // Another rank may have asked while this one waited for its turn.
+        if let Some(known) = core.plans.known_groups(&shuffle, epoch) {
+            return Ok(known);
+        }
+        let line = core.plans.line(&*order.manifest(core)?, &shuffle, epoch);
+        let groups = line.and_then(|line| Groups::new(line, shuffle, epoch));
+        Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
+    })
+    .await
+}
+
 impl Order {
+    /// Of a job in the state; `None` if there is no such job.
+    ///
+    /// # Errors  `NotFound`: its dataset is not ready.
+    pub(crate) fn of(state: &State, name: &str) -> Result<Option<Self>, WireError> {
+        let Some(job) = state.job(name) else {
+            return Ok(None);
+        };
+        let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
+        let ready = ready.ok_or_else(|| {
+            let message = format!("dataset `{}` of job `{name}` is not ready", job.dataset);
+            WireError::new(ErrorKind::NotFound, message)
+        })?;
+        let chunks = ready.chunks().collect();
+        Ok(Some(Self { identity: job.identity.clone(), content: ready.content, chunks }))
+    }
+
     /// The manifest. Blocks on the disk.
     pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
         core.manifests.get(&core.chunks, self.content, &self.chunks)

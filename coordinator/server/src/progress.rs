@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef};
+use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef, Speeds};
 use tokio::time::Instant;
 
 /// Shard ordinals being read that are kept of a rank.
@@ -19,6 +19,9 @@ const RATE_WINDOW: Duration = Duration::from_secs(20);
 /// Rates are told from so much on: before, they say more about batches than about speed.
 const RATE_TIME_MIN: Duration = Duration::from_secs(2);
 
+/// A rank's speed is measured over so much at least: it moves batch by batch.
+const SPEED_TIME_MIN: Duration = Duration::from_millis(500);
+
 /// Jobs whose rate is measured at most; a job that is not reported on goes after the window.
 const RATE_JOBS_MAX: usize = 4096;
 
@@ -31,7 +34,7 @@ pub(crate) struct Progress {
 }
 
 /// How far a rank is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankState {
     /// Epoch of the first step that is not consumed.
     pub(crate) epoch: u64,
@@ -43,6 +46,10 @@ pub(crate) struct RankState {
     pub(crate) reading: Vec<u32>,
     /// When its cursor moved last.
     pub(crate) moved: Instant,
+    /// Samples that it consumed and when that was measured from, until it says something of its speed.
+    measured: (u64, Instant),
+    /// Samples a second; `None` until known.
+    speed: Option<f64>,
     /// The cursor that a command holds.
     reported: Option<(u64, u64)>,
 }
@@ -83,8 +90,18 @@ impl Progress {
             None => 0,
         };
         self.measure(&lease.job, steps.saturating_mul(rows), now);
-        let fresh = RankState { epoch, step, ready, reading: vec![], moved: now, reported: known };
+        let fresh = RankState {
+            epoch,
+            step,
+            ready,
+            reading: vec![],
+            moved: now,
+            measured: (0, now),
+            speed: None,
+            reported: known,
+        };
         let rank = self.ranks.entry(lease).or_insert(fresh);
+        rank.measure(steps.saturating_mul(rows), now);
         if (rank.epoch, rank.step) != cursor {
             rank.moved = now;
         }
@@ -144,6 +161,13 @@ impl Progress {
         })
     }
 
+    /// Samples a second of each rank of a job whose speed is known.
+    pub(crate) fn speeds(&self, job: &str) -> Speeds {
+        let of_job = self.ranks.iter().filter(|(lease, _)| lease.job == job);
+        let speed = |rank: &RankState| rank.speed.map(|speed| speed as u64);
+        of_job.filter_map(|(lease, rank)| Some((lease.rank, speed(rank)?))).collect()
+    }
+
     /// Samples per second of a job over the last seconds; `None` if not known.
     pub(crate) fn rate(&self, job: &str, now: Instant) -> Option<f64> {
         self.rates.get(job)?.per_second(now)
@@ -176,6 +200,22 @@ pub(crate) struct RankReport {
     pub(crate) reading: Vec<u32>,
     /// The cursor that the state holds.
     pub(crate) known: Option<(u64, u64)>,
+}
+
+impl RankState {
+    /// It consumed so much since it was last heard of. What was measured before counts for half.
+    fn measure(&mut self, samples: u64, now: Instant) {
+        let (before, since) = self.measured;
+        let samples = before.saturating_add(samples);
+        let over = now.saturating_duration_since(since);
+        if over < SPEED_TIME_MIN {
+            self.measured = (samples, since);
+            return;
+        }
+        let speed = samples as f64 / over.as_secs_f64();
+        self.speed = Some(self.speed.map_or(speed, |before| (before + speed) / 2.0));
+        self.measured = (0, now);
+    }
 }
 
 impl Rate {

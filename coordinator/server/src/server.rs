@@ -30,6 +30,7 @@ use crate::links::PEER_MESSAGE_BYTES_MAX;
 use crate::machine::Scheduler;
 use crate::net::{Place, Port};
 use crate::rpc::{Admin, CALL_TIME_MAX, MESSAGE_BYTES_MAX, PeerCalls, Workers};
+use crate::takes::{self, Asks, Desk};
 use crate::timers::Timers;
 
 /// Folder of the log in the data folder.
@@ -164,7 +165,8 @@ impl Starting {
         let start = bootstrap::decide(&front, &disk).await?;
         let node = open_node(&front, disk, start).await?;
         front.links.of_cluster(node.cluster_id());
-        let core = match open_core(&front, node.clone()).await {
+        let (asks, desk) = takes::channel();
+        let core = match open_core(&front, node.clone(), asks).await {
             Ok(core) => Arc::new(core),
             Err(error) => {
                 node.shutdown().await;
@@ -177,6 +179,7 @@ impl Starting {
         timers.spawn(Arc::clone(&core).follow_terms(stopped.clone()));
         timers.spawn(Timers::new(Arc::clone(&core)).run(stopped.clone()));
         timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped.clone()));
+        timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped.clone()));
         timers.spawn(copies::keep(Arc::clone(&core), stopped));
         bootstrap::arrive(&front, &core).await?;
         let running = Running { core, grpc, http, stop, servers, timers, _alive: alive };
@@ -334,7 +337,11 @@ async fn open_node(
     Ok(Node::open_with(footing, options, Scheduler::default()).await?)
 }
 
-async fn open_core(front: &Front, node: Node<Scheduler>) -> Result<Core, StartError> {
+async fn open_core(
+    front: &Front,
+    node: Node<Scheduler>,
+    asks: Asks,
+) -> Result<Core, StartError> {
     let known: BTreeSet<Digest> =
         node.read(|machine| referenced(&machine.state)).into_iter().collect();
     let disk = disk_of(front, CHUNK_FOLDER)?;
@@ -350,7 +357,7 @@ async fn open_core(front: &Front, node: Node<Scheduler>) -> Result<Core, StartEr
         Ok(Err(error)) => return Err(failed(io::Error::other(error.to_string()))),
         Err(error) => return Err(failed(error)),
     };
-    Ok(Core::new(front, node, chunks))
+    Ok(Core::new(front, node, chunks, asks))
 }
 
 async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {

@@ -83,6 +83,11 @@ impl Groups {
         self.epoch
     }
 
+    /// What their order is keyed by.
+    pub fn shuffle(&self) -> &Shuffle {
+        &self.shuffle
+    }
+
     fn places(&self, group: u64) -> Range<usize> {
         let shards = self.line.shards().len();
         let start = usize::try_from(group).unwrap_or(usize::MAX).saturating_mul(self.size);

@@ -17,21 +17,22 @@ use crate::machine::Machine;
 use crate::record::Position;
 use crate::snapshot::{self, SnapshotStore};
 
-/// The machine, shared between the log that drives it and those who look at it.
+/// The machine, shared between the log that drives it and those who look at it. Consensus knows it as
+/// `Shared<dyn Machine>`, so that it is compiled once and not for each machine.
 #[derive(Debug)]
-pub(crate) struct Shared<M> {
-    held: RwLock<Held<M>>,
+pub(crate) struct Shared<M: ?Sized> {
     pub(crate) failure: Failure,
+    held: RwLock<Held<M>>,
 }
 
 /// The machine, and what it stands for.
 #[derive(Debug)]
-struct Held<M> {
-    machine: M,
+struct Held<M: ?Sized> {
     /// The last entry applied, or restored.
     applied: Option<Position>,
     /// Every node number that was ever a member's.
     used: BTreeSet<u64>,
+    machine: M,
 }
 
 impl<M: Machine> Shared<M> {
@@ -43,9 +44,11 @@ impl<M: Machine> Shared<M> {
     ) -> Self {
         let applied = restored.and_then(|meta| meta.last);
         let used = restored.map(|meta| meta.used.clone()).unwrap_or_default();
-        Self { held: RwLock::new(Held { machine, applied, used }), failure }
+        Self { failure, held: RwLock::new(Held { applied, used, machine }) }
     }
+}
 
+impl<M: Machine + ?Sized> Shared<M> {
     pub(crate) fn read<T>(&self, view: impl FnOnce(&M) -> T) -> T {
         view(&self.held().machine)
     }
@@ -80,20 +83,19 @@ impl<M: Machine> Shared<M> {
 }
 
 /// The machine as openraft drives it: in memory, rebuilt from the newest snapshot and the log.
-#[derive(Debug)]
-pub(crate) struct MachineAdapter<M> {
+pub(crate) struct MachineAdapter {
     host: Arc<dyn Host>,
-    shared: Arc<Shared<M>>,
+    shared: Arc<Shared<dyn Machine>>,
     snapshots: Arc<SnapshotStore>,
     applied: Option<LogId>,
     membership: StoredMembership,
 }
 
-impl<M: Machine> MachineAdapter<M> {
+impl MachineAdapter {
     /// - `restored`: the snapshot that the machine's state was taken from.
     pub(crate) fn new(
         host: Arc<dyn Host>,
-        shared: Arc<Shared<M>>,
+        shared: Arc<Shared<dyn Machine>>,
         snapshots: Arc<SnapshotStore>,
         restored: Option<&snapshot::SnapshotMeta>,
     ) -> io::Result<Self> {
@@ -103,7 +105,7 @@ impl<M: Machine> MachineAdapter<M> {
     }
 }
 
-impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
+impl RaftStateMachine<TypeConfig> for MachineAdapter {
     type SnapshotData = snapshot::Snapshot;
     type SnapshotBuilder = Builder;
 
@@ -145,7 +147,8 @@ impl<M: Machine> RaftStateMachine<TypeConfig> for MachineAdapter<M> {
     async fn get_snapshot_builder(&mut self) -> Builder {
         let shared = self.shared.clone();
         let used = shared.held().used.clone();
-        let state = blocking(self.host.as_ref(), move || shared.read(Machine::snapshot)).await;
+        let state =
+            blocking(self.host.as_ref(), move || shared.read(|machine| machine.snapshot())).await;
         Builder {
             host: self.host.clone(),
             meta: convert::our_meta(self.applied, &self.membership, used),

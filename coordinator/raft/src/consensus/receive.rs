@@ -21,10 +21,9 @@ use crate::peers::PeerError;
 use crate::record::{Position, Record, Vote};
 
 /// The receiving end of a node.
-#[derive(Debug)]
-pub(crate) struct Receiver<M: Machine> {
-    raft: Raft<M>,
-    machine: Arc<Shared<M>>,
+pub(crate) struct Receiver {
+    raft: Raft,
+    machine: Arc<Shared<dyn Machine>>,
     links: Arc<Links>,
     host: Arc<dyn Host>,
     incoming: Mutex<Incoming>,
@@ -38,10 +37,10 @@ struct Appended {
     records: Vec<Record>,
 }
 
-impl<M: Machine> Receiver<M> {
+impl Receiver {
     pub(crate) fn new(
-        raft: Raft<M>,
-        machine: Arc<Shared<M>>,
+        raft: Raft,
+        machine: Arc<Shared<dyn Machine>>,
         links: Arc<Links>,
         host: Arc<dyn Host>,
     ) -> Self {

@@ -43,10 +43,8 @@ impl Machine for Counter {
 
 struct Builder;
 
-impl StoreBuilder<TypeConfig, Filled, MachineAdapter<Counter>, TempDir> for Builder {
-    async fn build(
-        &self,
-    ) -> Result<(TempDir, Filled, MachineAdapter<Counter>), StorageError<TypeConfig>> {
+impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, Filled, MachineAdapter), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().unwrap();
         let options = NodeOptions { dir: dir.path().to_owned(), ..NodeOptions::default() };
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()).unwrap());
@@ -140,7 +138,7 @@ macro_rules! suite {
     };
 }
 
-type OpenraftSuite = Suite<TypeConfig, Filled, MachineAdapter<Counter>, Builder, TempDir>;
+type OpenraftSuite = Suite<TypeConfig, Filled, MachineAdapter, Builder, TempDir>;
 
 suite![
     last_membership_in_log_initial,

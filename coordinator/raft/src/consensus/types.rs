@@ -23,7 +23,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = Runtime,
 );
 
-pub(crate) type Raft<M> = openraft::Raft<TypeConfig, MachineAdapter<M>>;
+pub(crate) type Raft = openraft::Raft<TypeConfig, MachineAdapter>;
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;

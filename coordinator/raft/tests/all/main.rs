@@ -5,4 +5,6 @@ mod common;
 mod damage;
 mod faults;
 mod kill;
+mod members;
+mod replication;
 mod restart;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt};
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
-    AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse,
+    AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
     CordonWorkerRequest, CordonWorkerResponse, GetBatchRequest, GetBatchResponse,
     GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse, GetJobRequest,
     GetJobResponse, GetStatusRequest, GetStatusResponse, ListDatasetsRequest, ListDatasetsResponse,
@@ -209,27 +209,39 @@ async fn save_snapshot(core: Arc<Core>) -> Result<SnapshotStream, WireError> {
 }
 
 async fn cordon_worker(
-    _core: Arc<Core>,
-    _caller: Caller,
-    _request: CordonWorkerRequest,
+    core: Arc<Core>,
+    caller: Caller,
+    request: CordonWorkerRequest,
 ) -> Result<CordonWorkerResponse, WireError> {
-    Err(super::not_yet())
+    let state = match request.cordon() {
+        Cordon::Open => shardfeed_scheduler::Cordon::Open,
+        Cordon::Cordoned => shardfeed_scheduler::Cordon::Cordoned,
+        Cordon::Draining => shardfeed_scheduler::Cordon::Draining,
+        Cordon::Unspecified => {
+            return Err(WireError::new(ErrorKind::Invalid, "the message lacks `cordon`"));
+        }
+    };
+    let worker = request.worker;
+    core.propose(caller, Change::CordonWorker { worker, state }).await?;
+    Ok(CordonWorkerResponse {})
 }
 
 async fn remove_dataset(
-    _core: Arc<Core>,
-    _caller: Caller,
-    _request: RemoveDatasetRequest,
+    core: Arc<Core>,
+    caller: Caller,
+    request: RemoveDatasetRequest,
 ) -> Result<RemoveDatasetResponse, WireError> {
-    Err(super::not_yet())
+    core.propose(caller, Change::RemoveDataset { name: request.name }).await?;
+    Ok(RemoveDatasetResponse {})
 }
 
 async fn remove_job(
-    _core: Arc<Core>,
-    _caller: Caller,
-    _request: RemoveJobRequest,
+    core: Arc<Core>,
+    caller: Caller,
+    request: RemoveJobRequest,
 ) -> Result<RemoveJobResponse, WireError> {
-    Err(super::not_yet())
+    core.propose(caller, Change::RemoveJob { name: request.name }).await?;
+    Ok(RemoveJobResponse {})
 }
 
 async fn add_dataset(

@@ -106,11 +106,6 @@ fn busy() -> WireError {
     )
 }
 
-/// Interim: the calls of the next commits.
-pub(crate) fn not_yet() -> WireError {
-    WireError::new(ErrorKind::WrongVersion, "this coordinator does not know the call yet")
-}
-
 fn late() -> WireError {
     let seconds = CALL_TIME_MAX.as_secs();
     WireError::new(

@@ -10,14 +10,16 @@ use shardfeed_proto::coordinator::v1::{
     GetChunkResponse, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse,
     LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
     PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
-    ReportListingResponse, ReportScanRequest, ReportScanResponse, ScanProgress, StartRankRequest,
+    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress, StartRankRequest,
     StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
     heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, JoinSession, LeaseRef, Refusal, RegisterJob, STEP_MAX, StartRank,
+    Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, STEP_MAX,
+    StartRank, State, Take,
 };
+use tokio::sync::oneshot;
 
 use super::scans::{fail_scan, report_listing, report_scan, take_scans};
 use super::{Caller, Effect, check_len, serve, service};
@@ -26,11 +28,17 @@ use crate::core::Core;
 use crate::error;
 use crate::front::Front;
 use crate::metrics::Rpc;
+use crate::plans::{Order, groups};
 use crate::progress::{RankReport, ScanState};
 use crate::standing::{self, Standing, served, session_ttl};
+use crate::takes::{self, Ask};
+use crate::views;
 
 /// Ranks, and scans, that one heartbeat tells of, at most.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
+
+/// A rank may wait so long for groups, ms.
+const TAKE_WAIT_MS_MAX: u64 = 10_000;
 
 /// The service.
 #[derive(Debug)]
@@ -91,6 +99,7 @@ async fn heartbeat(
     check_len("scans", scans.len(), HEARTBEAT_ENTRIES_MAX)?;
     let mut verdicts = Vec::new();
     let mut reports = Vec::with_capacity(ranks.len());
+    let mut revocations = Vec::new();
     let heard = core.read(|state| {
         let ttl = session_ttl(state, session)?;
         for progress in ranks {
@@ -98,6 +107,7 @@ async fn heartbeat(
             match served(state, session, &report.lease) {
                 Err(refusal) => verdicts.push(verdict(&report.lease, &refusal)),
                 Ok(Standing { cursor, rows }) => {
+                    revocations.extend(revocations_of(state, &report.lease));
                     report.known = Some((cursor.epoch, cursor.step));
                     reports.push((report, rows));
                 }
@@ -106,9 +116,12 @@ async fn heartbeat(
         let live =
             |scan: &ScanProgress| standing::scans(state, &scan.dataset, scan.part, scan.fencing);
         scans.retain(live);
-        Ok::<_, WireError>((ttl, state.has_scans()))
+        let worker = state.session(session).map(|session| session.join.worker.as_str());
+        let cordon = worker.map(|worker| state.cordon(worker)).unwrap_or_default();
+        let has_scans = state.has_scans() && cordon == Cordon::Open;
+        Ok::<_, WireError>((ttl, has_scans, cordon == Cordon::Draining))
     });
-    let (ttl, has_scans) = heard?;
+    let (ttl, has_scans, draining) = heard?;
     let now = core.host.now();
     let mut live = core.live();
     live.sessions.renew(session, ttl, now);
@@ -118,7 +131,18 @@ async fn heartbeat(
     for ScanProgress { dataset, fencing, part, files, bytes } in scans {
         live.progress.scan(dataset, part, ScanState { fencing, files, bytes });
     }
-    Ok(HeartbeatResponse { verdicts, has_scans, ..HeartbeatResponse::default() })
+    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations })
+}
+
+/// What the holder of a good lease shall give back.
+fn revocations_of(state: &State, lease: &LeaseRef) -> Vec<Revocation> {
+    let job = state.job(&lease.job);
+    let pools = job.and_then(|job| Some(&job.generations.get(&lease.generation)?.pools));
+    let asked = pools.into_iter().flatten().filter_map(|(epoch, pool)| {
+        let from = pool.shares.get(&lease.rank)?.revoke_from?;
+        Some(Revocation { lease: Some(lease_to(lease)), epoch: *epoch, from })
+    });
+    asked.collect()
 }
 
 async fn leave(
@@ -205,11 +229,38 @@ async fn latest_token(
 }
 
 async fn take_groups(
-    _core: Arc<Core>,
-    _caller: Caller,
-    _request: TakeGroupsRequest,
+    core: Arc<Core>,
+    caller: Caller,
+    request: TakeGroupsRequest,
 ) -> Result<TakeGroupsResponse, WireError> {
-    Err(super::not_yet())
+    let TakeGroupsRequest { session, lease, epoch, step, started, known, wants, released, .. } =
+        request;
+    if epoch > EPOCH_MAX || step > STEP_MAX || request.wait_ms > TAKE_WAIT_MS_MAX {
+        let message = format!(
+            "there is no step {step} of epoch {epoch}, or `wait_ms` is over {TAKE_WAIT_MS_MAX}"
+        );
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    let lease = lease_from(lease)?;
+    let order = core.read(|state| {
+        session_ttl(state, session)?;
+        served(state, session, &lease).map_err(|refusal| error::refusal(&refusal))?;
+        Order::of(state, &lease.job)
+    })?;
+    let order = order.ok_or_else(|| views::no_job(&lease.job))?;
+    if !order.identity.is_dynamic() {
+        let message =
+            format!("job `{}` has mode=\"deterministic\": nobody takes groups", lease.job);
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    let until = core.host.now() + Duration::from_millis(request.wait_ms);
+    let groups = groups(&core, order, epoch).await?;
+    let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
+    let take = Take { lease, epoch, step, started, known, wants, released, facts };
+    let (reply, answer) = oneshot::channel();
+    let ask = Ask { take, groups, request_id: caller.request_id, until, reply };
+    core.asks.try_send(ask).map_err(|_| takes::too_many())?;
+    answer.await.unwrap_or_else(|_| Err(takes::too_many()))
 }
 
 /// A rank's progress as it came.

@@ -64,13 +64,7 @@ impl Picture {
         let Some(generation) = job.current().cloned() else {
             return Ok(None);
         };
-        let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
-        let ready = ready.ok_or_else(|| {
-            let message = format!("dataset `{}` of job `{name}` is not ready", job.dataset);
-            WireError::new(ErrorKind::NotFound, message)
-        })?;
-        let chunks = ready.chunks().collect();
-        let order = Order { identity: job.identity.clone(), content: ready.content, chunks };
+        let order = Order::of(state, name)?.ok_or_else(|| no_job(name))?;
         let sessions = generation.ranks.values().filter_map(|rank| rank.lease.as_ref());
         let worker = |session: SessionId| {
             let join = &state.session(session)?.join;

@@ -19,7 +19,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) fn options(folder: &std::path::Path) -> CoordinatorOptions {
     CoordinatorOptions {
         listen: "127.0.0.1:0".parse().unwrap(),
-        http: "127.0.0.1:0".parse().unwrap(),
+        http: Some("127.0.0.1:0".parse().unwrap()),
         ..CoordinatorOptions::new(folder)
     }
 }

@@ -60,7 +60,7 @@ async fn who_finds_another_service_is_told() {
     let status = client.unary(request, path, codec).await.unwrap_err();
     assert_eq!(WireError::from_status(&status).kind, ErrorKind::WrongVersion);
     // And one that finds the pages for monitors.
-    let (mut lost, _) = clients(fixture.running.http_address()).await;
+    let (mut lost, _) = clients(fixture.running.http_address().unwrap()).await;
     let status = beat(&mut lost, 1, vec![]).await.unwrap_err();
     assert_eq!(WireError::from_status(&status).kind, ErrorKind::WrongVersion);
     fixture.stop().await;
@@ -79,7 +79,7 @@ async fn an_open_connection_does_not_hold_a_stop_up() {
     let mut fixture = Fixture::start().await;
     join(&mut fixture.worker, "w0").await;
     let silent = TcpStream::connect(fixture.running.grpc_address()).await.unwrap();
-    let silent_http = TcpStream::connect(fixture.running.http_address()).await.unwrap();
+    let silent_http = TcpStream::connect(fixture.running.http_address().unwrap()).await.unwrap();
     let client = fixture.worker.clone();
     tokio::time::timeout(DEADLINE, fixture.stop()).await.expect("it stops");
     drop((silent, silent_http, client));

@@ -22,7 +22,7 @@ pub(crate) async fn page(address: SocketAddr, path: &str) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn says_how_it_is() {
     let mut fixture = Fixture::start().await;
-    let address = fixture.running.http_address();
+    let address = fixture.running.http_address().unwrap();
     assert_eq!(page(address, "/livez").await, (200, "ok\n".into()));
     assert_eq!(page(address, "/readyz").await, (200, "ok\n".into()));
     assert_eq!(page(address, "/nothing").await.0, 404);

@@ -1,13 +1,19 @@
 //! Real servers on free ports, real clients, and processes that are killed.
 #![allow(clippy::unwrap_used)]
 
+mod cluster;
 mod fixture;
 mod worker;
 
+mod backup;
+mod bootstrap;
 mod datasets;
+mod failover;
+mod groups;
 mod hostile;
 mod http;
 mod jobs;
+mod members;
 mod refusals;
 mod restart;
 mod sessions;

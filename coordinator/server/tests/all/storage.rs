@@ -1,15 +1,20 @@
 //! A disk that fails under the log: nothing is acknowledged any more, and it is said why.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::future::BoxFuture;
 use shardfeed_coordinator::Coordinator;
-use shardfeed_host::{Disk, DiskFile, DiskLock, RealDisk};
+use shardfeed_host::{
+    ByteStream, Disk, DiskFile, DiskLock, Host, Listener, RealDisk, RealHost,
+};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
 
-use crate::fixture::{clients, context, options, refused};
+use crate::fixture::{clients, context, eventually, options, refused};
 use crate::http::page;
 use crate::worker::{beat, join};
 
@@ -24,6 +29,47 @@ struct Full {
 struct FullFile {
     file: Box<dyn DiskFile>,
     full: Arc<AtomicBool>,
+}
+
+/// A machine whose disk is full in one folder, once it is.
+#[derive(Debug)]
+struct FullHost {
+    folder: &'static str,
+    full: Arc<AtomicBool>,
+}
+
+impl Host for FullHost {
+    fn now(&self) -> tokio::time::Instant {
+        RealHost.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        RealHost.wall_ms()
+    }
+
+    fn random(&self) -> u64 {
+        RealHost.random()
+    }
+
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
+        RealHost.connect(address)
+    }
+
+    fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        RealHost.listen(address)
+    }
+
+    fn disk(&self, folder: &Path) -> io::Result<Arc<dyn Disk>> {
+        let disk = RealDisk::new(folder)?;
+        Ok(match folder.ends_with(self.folder) {
+            true => Arc::new(Full { disk, full: Arc::clone(&self.full) }),
+            false => Arc::new(disk),
+        })
+    }
+
+    fn has_threads(&self) -> bool {
+        true
+    }
 }
 
 fn check(full: &AtomicBool) -> io::Result<()> {
@@ -98,12 +144,10 @@ impl DiskFile for FullFile {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_acknowledging_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("raft");
-    std::fs::create_dir(&log).unwrap();
     let full = Arc::new(AtomicBool::new(false));
-    let disk = Full { disk: RealDisk::new(&log).unwrap(), full: Arc::clone(&full) };
+    let host = FullHost { folder: "raft", full: Arc::clone(&full) };
     let options = options(folder.path());
-    let running = Coordinator::start_on(Arc::new(disk), options.clone()).await.unwrap();
+    let running = Coordinator::start_on(Arc::new(host), options.clone()).await.unwrap();
     let (mut worker, mut admin) = clients(running.grpc_address()).await;
     let session = join(&mut worker, "w0").await.session;
     full.store(true, Ordering::SeqCst);
@@ -118,11 +162,11 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
         assert_eq!(kind, ErrorKind::Storage, "{message}");
         assert!(message.contains("restart"), "{message}");
     }
-    let (code, reason) = page(running.http_address(), "/readyz").await;
+    let (code, reason) = page(running.http_address().unwrap(), "/readyz").await;
     assert_eq!(code, 503);
     assert!(reason.contains("cannot write its log") && reason.contains("free space"), "{reason}");
-    assert_eq!(page(running.http_address(), "/livez").await.0, 200);
-    let (_, metrics) = page(running.http_address(), "/metrics").await;
+    assert_eq!(page(running.http_address().unwrap(), "/livez").await.0, 200);
+    let (_, metrics) = page(running.http_address().unwrap(), "/metrics").await;
     assert!(metrics.contains("shardfeed_coordinator_storage_failed 1\n"), "{metrics}");
     let lost = beat(&mut worker, session, vec![]).await.unwrap_err();
     assert_eq!(refused::<()>(Err(lost)).0, ErrorKind::Storage);
@@ -136,5 +180,32 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
     beat(&mut worker, session, vec![]).await.unwrap();
     let list = ListDatasetsRequest { context: context() };
     assert!(admin.list_datasets(list).await.unwrap().into_inner().datasets.is_empty());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let host = FullHost { folder: "chunks", full: Arc::clone(&full) };
+    let running = Coordinator::start_on(Arc::new(host), options(folder.path())).await.unwrap();
+    let http = running.http_address().unwrap();
+    let (mut worker, _) = clients(running.grpc_address()).await;
+    full.store(true, Ordering::SeqCst);
+    let put = || PutChunkRequest { context: context(), content: b"chunk".to_vec() };
+    let (kind, message) = refused(worker.put_chunk(put()).await);
+    assert_eq!(kind, ErrorKind::Storage, "{message}");
+    let (code, reason) = page(http, "/readyz").await;
+    assert_eq!(code, 503);
+    assert!(reason.contains("chunks cannot be stored") && reason.contains("disk"), "{reason}");
+    let (_, metrics) = page(http, "/metrics").await;
+    assert!(metrics.contains("shardfeed_coordinator_chunks_failed 1\n"), "{metrics}");
+    // What needs no chunk goes on.
+    join(&mut worker, "w0").await;
+    full.store(false, Ordering::SeqCst);
+    // Nobody puts anything: it looks by itself.
+    eventually("it is ready again", || async { (page(http, "/readyz").await.0 == 200).then_some(()) })
+        .await;
+    worker.put_chunk(put()).await.unwrap();
     running.stop().await;
 }

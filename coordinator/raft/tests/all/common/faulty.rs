@@ -8,7 +8,7 @@ use shardfeed_host::{Disk, DiskFile, DiskLock};
 
 /// What goes wrong, counted over all files from when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// After so many writes the disk is full; the failing one gets half through.
     FullAfter(u64),
     /// After so many syncs, each one fails.
@@ -34,19 +34,19 @@ struct State {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct FaultyDisk {
+pub(crate) struct FaultyDisk {
     state: Arc<Mutex<State>>,
 }
 
 impl FaultyDisk {
-    pub fn set_fault(&self, fault: Fault) {
+    pub(crate) fn set_fault(&self, fault: Fault) {
         let mut state = self.state.lock().unwrap();
         (state.fault, state.writes, state.syncs) = (Some(fault), 0, 0);
     }
 
     /// Power off: what was not synced is gone, or, for `torn` seeds, partly there in 512-byte sectors.
     /// Power on: a sound disk with these bytes, which the old handles do not see.
-    pub fn crash(&self, torn: Option<u64>) -> Self {
+    pub(crate) fn crash(&self, torn: Option<u64>) -> Self {
         let state = self.state.lock().unwrap();
         let mut dice = Dice(torn.unwrap_or(0) * 2 + 1);
         let mut files = BTreeMap::new();
@@ -86,12 +86,12 @@ impl FaultyDisk {
     }
 
     /// Bytes of a file as they would be after a crash.
-    pub fn bytes(&self, name: &str) -> Vec<u8> {
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
         self.file(name).unwrap().lock().unwrap().synced.clone()
     }
 
     /// Puts other bytes in a file's place, behind everyone's back.
-    pub fn set_bytes(&self, name: &str, bytes: Vec<u8>) {
+    pub(crate) fn set_bytes(&self, name: &str, bytes: Vec<u8>) {
         let file = File { synced: bytes.clone(), seen: bytes, unsynced: Vec::new() };
         let file = Arc::new(Mutex::new(file));
         self.state.lock().unwrap().files.insert(name.to_owned(), file);

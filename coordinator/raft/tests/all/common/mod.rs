@@ -1,6 +1,8 @@
 //! What the tests share: a machine that remembers everything, and a disk that fails on purpose.
 
+pub(crate) mod cluster;
 mod faulty;
+pub(crate) mod net;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError};
 
-pub use faulty::{Fault, FaultyDisk};
+pub(crate) use faulty::{Fault, FaultyDisk};
 
 /// Remembers every command in order and answers with how many there were.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Ledger {
-    pub applied: Vec<(u64, Vec<u8>)>,
+pub(crate) struct Ledger {
+    pub(crate) applied: Vec<(u64, Vec<u8>)>,
 }
 
 impl Ledger {
-    pub fn commands(&self) -> Vec<String> {
+    pub(crate) fn commands(&self) -> Vec<String> {
         let text = |command: &Vec<u8>| String::from_utf8_lossy(command).into_owned();
         self.applied.iter().map(|(_, command)| text(command)).collect()
     }
@@ -60,39 +62,54 @@ impl Machine for Ledger {
     }
 }
 
-pub fn options(dir: &Path) -> NodeOptions {
+pub(crate) fn options(dir: &Path) -> NodeOptions {
     NodeOptions { dir: dir.to_owned(), ..NodeOptions::default() }
 }
 
 /// Options for a disk that is no directory.
-pub fn options_on_disk() -> NodeOptions {
+pub(crate) fn options_on_disk() -> NodeOptions {
     NodeOptions { dir: "faulty:".into(), ..NodeOptions::default() }
 }
 
-pub async fn open_on(disk: &FaultyDisk, options: &NodeOptions) -> Result<Node<Ledger>, OpenError> {
+pub(crate) async fn open_on(
+    disk: &FaultyDisk,
+    options: &NodeOptions,
+) -> Result<Node<Ledger>, OpenError> {
     Node::open_on(Arc::new(disk.clone()), options.clone(), Ledger::default()).await
 }
 
-pub async fn open(options: &NodeOptions) -> Node<Ledger> {
+pub(crate) async fn open(options: &NodeOptions) -> Node<Ledger> {
     Node::open(options.clone(), Ledger::default()).await.unwrap()
 }
 
-pub async fn propose(node: &Node<Ledger>, from: usize, to: usize) {
+pub(crate) async fn propose(node: &Node<Ledger>, from: usize, to: usize) {
     for number in from..to {
         let applied = node.propose(number.to_string().into_bytes()).await.unwrap();
         assert_eq!(applied.answer, (number + 1).to_string().into_bytes());
     }
 }
 
-pub fn numbers(to: usize) -> Vec<String> {
+pub(crate) fn numbers(to: usize) -> Vec<String> {
     (0..to).map(|number| number.to_string()).collect()
 }
 
 /// Waits until `holds`, and fails with what was waited for.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         tokio::task::yield_now().await;
     }
 }
+
+/// Waits until `holds`, without keeping a core busy.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Longer than anything takes on a machine that is busy with other things.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,0 +1,216 @@
+//! Several nodes on disks of their own, and clients that count what was acknowledged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shardfeed_host::{Host, RealHost};
+use shardfeed_raft::{Footing, Node, NodeOptions, OpenError, ProposeError, Start};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::net::Net;
+use super::{Ledger, PATIENCE, eventually};
+
+/// What was acknowledged: index and command.
+pub(crate) type Acknowledged = BTreeMap<u64, Vec<u8>>;
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) net: Net,
+    pub(crate) nodes: BTreeMap<u64, Node<Ledger>>,
+    dirs: BTreeMap<u64, TempDir>,
+    pub(crate) base: NodeOptions,
+    pub(crate) host: Arc<dyn Host>,
+}
+
+pub(crate) fn address(node: u64) -> String {
+    format!("node-{node}")
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let base = NodeOptions {
+            dir: "given by the cluster".into(),
+            election_min_ms: 400,
+            election_max_ms: 800,
+            propose_timeout_ms: 2_000,
+            ..NodeOptions::default()
+        };
+        let (net, nodes, dirs) = (Net::default(), BTreeMap::new(), BTreeMap::new());
+        Self { net, nodes, dirs, base, host: Arc::new(RealHost) }
+    }
+
+    /// Founds a cluster of nodes 1 to `count`.
+    pub(crate) async fn found(&mut self, count: u64) {
+        for node in 1..=count {
+            self.start(node, found(count)).await.unwrap();
+        }
+        self.leader().await;
+    }
+
+    pub(crate) async fn start(&mut self, node: u64, start: Start) -> Result<(), OpenError> {
+        self.start_at(node, start, &address(node)).await
+    }
+
+    pub(crate) async fn start_at(
+        &mut self,
+        node: u64,
+        start: Start,
+        address: &str,
+    ) -> Result<(), OpenError> {
+        let dir = self.dirs.entry(node).or_insert_with(|| tempfile::tempdir().unwrap());
+        let options =
+            NodeOptions { node_id: node, start, address: address.to_owned(), ..self.base.clone() };
+        let disk = self.host.disk(dir.path()).unwrap();
+        let footing = Footing { host: self.host.clone(), disk, peers: self.net.peers(node) };
+        let opened = Node::open_with(footing, options, Ledger::default()).await?;
+        self.net.plug(address, node, &opened);
+        self.nodes.insert(node, opened);
+        Ok(())
+    }
+
+    /// Starts a node that was started before: what is on its disk decides.
+    pub(crate) async fn restart(&mut self, node: u64) {
+        self.start(node, Start::Alone).await.unwrap();
+    }
+
+    /// Cuts a node off and ends it: the others see a crash.
+    pub(crate) async fn kill(&mut self, node: u64) {
+        self.net.unplug(&address(node));
+        let everyone: Vec<u64> = self.dirs.keys().copied().collect();
+        self.net.isolate(node, &everyone);
+        self.nodes.remove(&node).unwrap().shutdown().await;
+        self.net.heal();
+    }
+
+    pub(crate) fn wipe(&mut self, node: u64) {
+        assert!(!self.nodes.contains_key(&node));
+        self.dirs.remove(&node).unwrap();
+    }
+
+    pub(crate) fn disk(&self, node: u64) -> Arc<dyn shardfeed_host::Disk> {
+        self.host.disk(self.dirs[&node].path()).unwrap()
+    }
+
+    /// A node that has proved that it leads.
+    pub(crate) async fn leader(&self) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for (&number, node) in &self.nodes {
+                if node.status().is_leader && node.linearize().await.is_ok() {
+                    return number;
+                }
+            }
+            assert!(Instant::now() < deadline, "nobody leads: {}", self.statuses());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) fn statuses(&self) -> String {
+        let text =
+            |(number, node): (&u64, &Node<Ledger>)| format!("\n{number}: {:?}", node.status());
+        self.nodes.iter().map(text).collect()
+    }
+
+    pub(crate) fn cluster_id(&self) -> uuid::Uuid {
+        self.nodes.values().next().unwrap().cluster_id().parse().unwrap()
+    }
+
+    /// Clients that never stop proposing, at whoever leads.
+    pub(crate) fn load(&self, clients: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let nodes = Arc::new(std::sync::Mutex::new(self.nodes.clone()));
+        let clients = (0..clients).map(|client| {
+            let (stop, nodes) = (stop.clone(), nodes.clone());
+            tokio::spawn(async move { propose_for_ever(client, &nodes, &stop).await })
+        });
+        let clients = clients.collect();
+        Load { stop, nodes, clients }
+    }
+
+    /// Waits until all nodes have applied everything, and holds them to each other and to `acknowledged`.
+    pub(crate) async fn agree(&self, acknowledged: &Acknowledged) {
+        let leader = self.leader().await;
+        self.nodes[&leader].propose(b"the end".to_vec()).await.unwrap();
+        let last = self.nodes[&leader].status().last;
+        let behind = || self.nodes.values().any(|node| node.status().applied < last);
+        eventually("all nodes have applied everything", || !behind()).await;
+        let mut hashes = BTreeMap::new();
+        for (number, node) in &self.nodes {
+            let (applied, hash) = node.state_hash();
+            let first = *hashes.entry(applied).or_insert(hash);
+            assert_eq!(first, hash, "node {number} differs at {applied}");
+            let found: Acknowledged = node.read(|ledger| ledger.applied.iter().cloned().collect());
+            for (index, command) in acknowledged {
+                let text = String::from_utf8_lossy(command);
+                assert_eq!(found.get(index), Some(command), "node {number} lost {index}: {text}");
+            }
+        }
+    }
+
+    pub(crate) async fn shutdown(self) {
+        for (number, node) in self.nodes {
+            self.net.unplug(&address(number));
+            node.shutdown().await;
+        }
+    }
+}
+
+pub(crate) fn found(count: u64) -> Start {
+    Start::Found { members: (1..=count).map(|node| (node, address(node))).collect() }
+}
+
+/// Clients under way.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    nodes: Arc<std::sync::Mutex<BTreeMap<u64, Node<Ledger>>>>,
+    clients: Vec<JoinHandle<Acknowledged>>,
+}
+
+impl Load {
+    /// Tells the clients which nodes there are now.
+    pub(crate) fn now(&self, cluster: &Cluster) {
+        *self.nodes.lock().unwrap() = cluster.nodes.clone();
+    }
+
+    pub(crate) async fn stop(self) -> Acknowledged {
+        self.stop.store(true, Ordering::Release);
+        let mut all = Acknowledged::new();
+        for client in self.clients {
+            for (index, command) in client.await.unwrap() {
+                assert_eq!(all.insert(index, command), None, "index {index} acknowledged twice");
+            }
+        }
+        all
+    }
+}
+
+async fn propose_for_ever(
+    client: usize,
+    nodes: &std::sync::Mutex<BTreeMap<u64, Node<Ledger>>>,
+    stop: &AtomicBool,
+) -> Acknowledged {
+    let (mut acknowledged, mut number, mut ask) = (Acknowledged::new(), 0_u64, 1);
+    while !stop.load(Ordering::Acquire) {
+        let found = {
+            let nodes = nodes.lock().unwrap();
+            let found =
+                nodes.get(&ask).or_else(|| nodes.values().nth(number as usize % nodes.len()));
+            found.cloned()
+        };
+        // Each try is a command of its own: what became of those without an answer is left open.
+        number += 1;
+        let command = format!("{client}/{number}").into_bytes();
+        match found.expect("there is always a node").propose(command.clone()).await {
+            Ok(applied) => drop(acknowledged.insert(applied.index, command)),
+            Err(ProposeError::NotLeader { leader } | ProposeError::Unknown { leader }) => {
+                ask = leader.map_or(number % 5, |leader| leader.node);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(_) => ask = number % 5,
+        }
+    }
+    acknowledged
+}

@@ -1,0 +1,208 @@
+//! Members come, go and lead in turn, and the log goes on.
+
+use std::sync::Arc;
+
+use shardfeed_host::{Disk, RealHost};
+use shardfeed_raft::{ChangeError, Node, NodeOptions, PeerError, Role, Start, identity, restore};
+
+use crate::common::cluster::{Acknowledged, Cluster, address, found};
+use crate::common::{Ledger, eventually};
+
+fn roles(cluster: &Cluster, at: u64) -> Vec<(u64, Role)> {
+    cluster.nodes[&at].members().iter().map(|member| (member.node, member.role)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
+    let mut cluster = Cluster::new();
+    cluster.base.snapshot_every = 200;
+    // The default of those who configure nothing: nobody could find it.
+    cluster.start_at(1, Start::Alone, "").await.unwrap();
+    let refused = cluster.nodes[&1].add_member(2, &address(2)).await.unwrap_err();
+    assert!(refused.to_string().contains("`address`"), "{refused}");
+    cluster.kill(1).await;
+    cluster.restart(1).await;
+    let node = cluster.nodes[&1].clone();
+    eventually("its address is known", || node.members()[0].address == address(1)).await;
+    drop(node);
+
+    let load = cluster.load(4);
+    let join = Start::Join { cluster: cluster.cluster_id() };
+    for number in 2..=3 {
+        cluster.start(number, join.clone()).await.unwrap();
+        cluster.nodes[&1].add_member(number, &address(number)).await.unwrap();
+    }
+    assert_eq!(roles(&cluster, 1), [(1, Role::Leader), (2, Role::Voter), (3, Role::Voter)]);
+    cluster.nodes[&1].add_member(3, &address(3)).await.unwrap();
+    load.now(&cluster);
+
+    // Node 2 dies, is removed, and a new one takes its place.
+    cluster.kill(2).await;
+    load.now(&cluster);
+    let leader = cluster.leader().await;
+    cluster.nodes[&leader].remove_member(2).await.unwrap();
+    cluster.nodes[&leader].remove_member(2).await.unwrap();
+    cluster.start(4, join.clone()).await.unwrap();
+    let leader = cluster.leader().await;
+    cluster.nodes[&leader].add_member(4, &address(4)).await.unwrap();
+
+    // The leader removes itself: it hands over first.
+    let leader = cluster.leader().await;
+    cluster.nodes[&leader].remove_member(leader).await.unwrap();
+    cluster.kill(leader).await;
+    load.now(&cluster);
+    let left = cluster.leader().await;
+    assert_eq!(cluster.nodes[&left].members().len(), 2);
+
+    // Numbers are given once.
+    cluster.wipe(2);
+    cluster.start(2, join).await.unwrap();
+    let refused = cluster.nodes[&left].add_member(2, &address(2)).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Refused { .. }), "{refused}");
+    assert!(refused.to_string().contains("never used"), "{refused}");
+    cluster.kill(2).await;
+    load.now(&cluster);
+    let acknowledged = load.stop().await;
+    assert!(!acknowledged.is_empty());
+    cluster.agree(&acknowledged).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_moves_on_request_under_load() {
+    let mut cluster = Cluster::new();
+    cluster.found(3).await;
+    let load = cluster.load(8);
+    for _ in 0..5 {
+        let leader = cluster.leader().await;
+        let term = cluster.nodes[&leader].status().term;
+        let to = leader % 3 + 1;
+        let next = cluster.nodes[&leader].transfer_leader(Some(to)).await.unwrap();
+        assert_ne!(next, leader);
+        assert!(cluster.nodes[&next].status().term > term);
+    }
+    let leader = cluster.leader().await;
+    let next = cluster.nodes[&leader].transfer_leader(None).await.unwrap();
+    assert_ne!(next, leader);
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.nodes[&leader].transfer_leader(Some(leader)).await, Ok(leader));
+    let refused = cluster.nodes[&leader].transfer_leader(Some(9)).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Refused { .. }), "{refused}");
+    let acknowledged = load.stop().await;
+    cluster.agree(&acknowledged).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
+    let mut cluster = Cluster::new();
+    cluster.found(3).await;
+    let leader = cluster.leader().await;
+    let wiped = if leader == 1 { 2 } else { 1 };
+    let mut acknowledged = Acknowledged::new();
+    let applied = cluster.nodes[&leader].propose(b"kept".to_vec()).await.unwrap();
+    acknowledged.insert(applied.index, b"kept".to_vec());
+    cluster.kill(wiped).await;
+    cluster.wipe(wiped);
+    // However it comes back: it has nothing, gets nothing, and nobody counts it.
+    for start in [found(3), Start::Join { cluster: cluster.cluster_id() }, Start::Alone] {
+        let alone = start == Start::Alone;
+        cluster.start(wiped, start).await.unwrap();
+        let calls = cluster.net.calls();
+        eventually("they have talked", || cluster.net.calls() > calls + 20).await;
+        let leader = cluster
+            .nodes
+            .keys()
+            .copied()
+            .find(|n| *n != wiped && cluster.nodes[n].status().is_leader);
+        let leader = leader.expect("the two that are whole go on");
+        let status = cluster.nodes[&wiped].status();
+        assert!(alone || status.last.is_none(), "{status:?}");
+        let refused = cluster.nodes[&leader].transfer_leader(Some(wiped)).await.unwrap_err();
+        let ChangeError::Peer(PeerError::Refused { reason, .. }) = refused else {
+            panic!("{refused}")
+        };
+        assert!(reason.contains(if alone { "cluster" } else { "lost the directory" }), "{reason}");
+        cluster.kill(wiped).await;
+        cluster.wipe(wiped);
+    }
+    let leader = cluster.leader().await;
+    cluster.nodes[&leader].remove_member(wiped).await.unwrap();
+    cluster.start(4, Start::Join { cluster: cluster.cluster_id() }).await.unwrap();
+    cluster.nodes[&leader].add_member(4, &address(4)).await.unwrap();
+    cluster.agree(&acknowledged).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_moved_is_found_again() {
+    let mut cluster = Cluster::new();
+    cluster.found(3).await;
+    let leader = cluster.leader().await;
+    let moved = if leader == 1 { 2 } else { 1 };
+    cluster.kill(moved).await;
+    cluster.start_at(moved, Start::Alone, "elsewhere").await.unwrap();
+    let leader = cluster.leader().await;
+    let listed = || {
+        let members = cluster.nodes[&leader].members();
+        members.into_iter().find(|member| member.node == moved).unwrap().address
+    };
+    eventually("its address is known", || listed() == "elsewhere").await;
+    cluster.agree(&Acknowledged::new()).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_cannot_be_added() {
+    let mut cluster = Cluster::new();
+    cluster.start(1, Start::Alone).await.unwrap();
+    cluster.start(2, Start::Alone).await.unwrap();
+    let refused = cluster.nodes[&1].add_member(2, &address(2)).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Peer(PeerError::Refused { .. })), "{refused}");
+    let refused = cluster.nodes[&1].add_member(3, "nowhere").await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Peer(PeerError::Unreachable { .. })), "{refused}");
+    let refused = cluster.nodes[&1].remove_member(1).await.unwrap_err();
+    assert!(refused.to_string().contains("last"), "{refused}");
+    assert_eq!(cluster.nodes[&1].members().len(), 1);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exported_state_begins_a_new_cluster() {
+    let mut cluster = Cluster::new();
+    cluster.start(1, Start::Alone).await.unwrap();
+    for number in 0..20 {
+        cluster.nodes[&1].propose(format!("{number}").into_bytes()).await.unwrap();
+    }
+    let (applied, state) = cluster.nodes[&1].export();
+    let (old, hash) = (cluster.cluster_id(), cluster.nodes[&1].state_hash().1);
+    cluster.shutdown().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(shardfeed_host::RealDisk::new(dir.path()).unwrap());
+    assert_eq!(identity(disk.as_ref()).unwrap(), None);
+    let options = NodeOptions {
+        dir: dir.path().to_owned(),
+        node_id: 7,
+        cluster_name: "restored".to_owned(),
+        ..NodeOptions::default()
+    };
+    let new = restore(&RealHost, &disk, &options, applied, &state).unwrap();
+    assert_ne!(new, old);
+    let found = identity(disk.as_ref()).unwrap().unwrap();
+    assert_eq!((found.cluster, found.node_id, found.cluster_name.as_str()), (new, 7, "restored"));
+    let error = restore(&RealHost, &disk, &options, applied, &state).unwrap_err();
+    assert!(error.to_string().contains("empty"), "{error}");
+
+    for round in 0..2 {
+        let node = Node::open(options.clone(), Ledger::default()).await.unwrap();
+        assert_eq!(node.cluster_id(), new.to_string());
+        if round == 0 {
+            assert_eq!(node.state_hash().1, hash);
+        }
+        assert_eq!(node.members().iter().map(|member| member.node).collect::<Vec<_>>(), [7]);
+        let index = node.propose(b"more".to_vec()).await.unwrap().index;
+        assert!(index > applied);
+        node.shutdown().await;
+    }
+}

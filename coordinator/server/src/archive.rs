@@ -1,0 +1,476 @@
+//! A backup of a cluster as one file: the state and the chunks that it refers to, in frames of our own.
+//!
+//! `magic [8] | frame*`, a frame is `kind u8 | length u32 LE | content | SHA-256 [32]` of all before it. The
+//! first frame is the [`Header`] as JSON, then come the state in parts, each chunk in one, and an empty one
+//! at the end: a file that was cut off is told from a whole one.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::Stream;
+use serde::{Deserialize, Serialize};
+use shardfeed_host::{Disk, Host, RealHost};
+use shardfeed_plan::Digest;
+use shardfeed_proto::{CHUNK_BYTES_MAX, WireError};
+use shardfeed_raft::{OpenError, Start};
+use shardfeed_scheduler::State;
+
+use crate::chunks::{ChunkStore, ChunkStoreError};
+use crate::config::{CoordinatorOptions, InvalidOption};
+use crate::copies;
+use crate::core::{Core, referenced};
+use crate::error;
+use crate::server::{CHUNK_FOLDER, LOG_FOLDER, node_options};
+
+const MAGIC: [u8; 8] = *b"SFBACKUP";
+
+/// Version of the format.
+const VERSION: u32 = 1;
+
+/// Content of one frame at most.
+const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX;
+
+/// Bytes of one part of the stream at most.
+const PART_BYTES_MAX: usize = 1 << 20;
+
+/// A state of more bytes is refused before memory is taken for it.
+const STATE_BYTES_MAX: u64 = 4 << 30;
+
+const DIGEST_BYTES: usize = 32;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Header = 1,
+    State = 2,
+    Chunk = 3,
+    End = 4,
+}
+
+/// What the file is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Header {
+    version: u32,
+    /// The cluster that it was taken of.
+    cluster: String,
+    /// Log index of the state.
+    applied: u64,
+    /// SHA-256 of the state, hexadecimal.
+    hash: String,
+    state_bytes: u64,
+    chunks: u64,
+}
+
+/// A state and what goes with it, to be sent.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    header: Header,
+    state: Vec<u8>,
+    chunks: Vec<Digest>,
+}
+
+impl Archive {
+    /// - `state`: as the node exported it.
+    pub(crate) fn new(cluster: &str, applied: u64, state: Vec<u8>) -> Result<Self, WireError> {
+        let known = State::from_snapshot(&state).map_err(|_| error::lost("reading the state"))?;
+        let chunks: BTreeSet<Digest> = referenced(&known).into_iter().collect();
+        let header = Header {
+            version: VERSION,
+            cluster: cluster.to_owned(),
+            applied,
+            hash: Digest::of_parts([state.as_slice()]).to_string(),
+            state_bytes: state.len() as u64,
+            chunks: chunks.len() as u64,
+        };
+        Ok(Self { header, state, chunks: chunks.into_iter().collect() })
+    }
+
+    /// Chunks that the state refers to.
+    pub(crate) fn chunks(&self) -> &[Digest] {
+        &self.chunks
+    }
+}
+
+/// What comes next of an archive.
+enum Next {
+    Header,
+    State(usize),
+    Chunk(usize),
+    Over,
+}
+
+/// The archive's bytes, in parts.
+pub(crate) fn parts(
+    core: Arc<Core>,
+    archive: Archive,
+) -> impl Stream<Item = Result<Vec<u8>, WireError>> + Send {
+    let sending = (core, archive, Next::Header, Vec::new());
+    futures::stream::try_unfold(sending, |(core, archive, mut next, mut bytes)| async move {
+        while bytes.len() < PART_BYTES_MAX && !matches!(next, Next::Over) {
+            next = more(&core, &archive, next, &mut bytes).await?;
+        }
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let rest = bytes.split_off(bytes.len().min(PART_BYTES_MAX));
+        Ok(Some((bytes, (core, archive, next, rest))))
+    })
+}
+
+/// Adds the next frame.
+async fn more(
+    core: &Arc<Core>,
+    archive: &Archive,
+    next: Next,
+    bytes: &mut Vec<u8>,
+) -> Result<Next, WireError> {
+    Ok(match next {
+        Next::Header => {
+            bytes.extend_from_slice(&MAGIC);
+            let header = serde_json::to_vec(&archive.header);
+            frame(Kind::Header, &header.map_err(|_| error::lost("a header"))?, bytes);
+            Next::State(0)
+        }
+        Next::State(at) if at < archive.state.len() => {
+            let end = archive.state.len().min(at + FRAME_BYTES_MAX);
+            frame(Kind::State, &archive.state[at..end], bytes);
+            Next::State(end)
+        }
+        Next::State(_) => Next::Chunk(0),
+        Next::Chunk(at) => match archive.chunks.get(at) {
+            Some(chunk) => {
+                frame(Kind::Chunk, &copies::get(core, *chunk).await?, bytes);
+                Next::Chunk(at + 1)
+            }
+            None => {
+                frame(Kind::End, &[], bytes);
+                Next::Over
+            }
+        },
+        Next::Over => Next::Over,
+    })
+}
+
+fn frame(kind: Kind, content: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(content.len()).expect("a frame has at most 1 MiB");
+    let (kind, length) = ([kind as u8], length.to_le_bytes());
+    let digest = Digest::of_parts([kind.as_slice(), &length, content]);
+    for part in [kind.as_slice(), &length, content, digest.as_bytes()] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// What was restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The id of the new cluster.
+    pub cluster: String,
+    /// The id of the cluster that the file was taken of.
+    pub from_cluster: String,
+    /// Log index of the state.
+    pub applied: u64,
+    /// Chunks that came with it.
+    pub chunks: u64,
+}
+
+/// Why a backup was not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// An option makes no sense.
+    #[error(transparent)]
+    Option(#[from] InvalidOption),
+    /// The file cannot be read.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is not what was saved.
+    #[error("{}: {reason}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// There is something in the data folder.
+    #[error("{}: is not empty; a backup is restored into a new folder", .path.display())]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The data folder cannot be written. What is in it now is not whole.
+    #[error("{}: {reason}; empty the folder before the next try", .path.display())]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The log cannot be made.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+}
+
+/// Makes a data folder of a backup: a new cluster, of one node, with the state and the chunks of the one
+/// that the backup was taken of. Blocks; nothing may run over the folder. The file is read twice, and as a
+/// whole before anything is written.
+/// - `options`: name, number and address of the new cluster's node.
+///
+/// # Errors  [`RestoreError`]; a folder that is not empty is refused.
+pub fn restore_snapshot(
+    file: &Path,
+    data_dir: &Path,
+    options: &CoordinatorOptions,
+) -> Result<Restored, RestoreError> {
+    let options = CoordinatorOptions { data_dir: data_dir.to_owned(), ..options.clone() };
+    options.validate()?;
+    refuse_unless_empty(data_dir)?;
+    let mut state = Vec::new();
+    let header = read(file, |kind, content| {
+        if kind == Kind::State {
+            state.extend_from_slice(&content);
+        }
+        Ok(())
+    })?;
+    let damaged = |reason: String| RestoreError::Damaged { path: file.to_owned(), reason };
+    if let Err(error) = State::from_snapshot(&state) {
+        return Err(damaged(format!("this release cannot read its state: {error}")));
+    }
+    let host = RealHost;
+    let store = open_store(&host, data_dir, &options)?;
+    read(file, |kind, content| match kind {
+        Kind::Chunk => store.fill(&content).map(|_| ()).map_err(|error| folder(data_dir, &error)),
+        _ => Ok(()),
+    })?;
+    let disk = open_disk(&host, &data_dir.join(LOG_FOLDER))?;
+    let founders = options.founders()?;
+    let address = options.advertise.clone().or_else(|| founders.get(&options.node_id).cloned());
+    let address = address.unwrap_or_else(|| options.listen.to_string());
+    let node = node_options(&options, &address, Start::Alone);
+    let cluster = shardfeed_raft::restore(&host, &disk, &node, header.applied, &state)?;
+    let Header { cluster: from_cluster, applied, chunks, .. } = header;
+    Ok(Restored { cluster: cluster.to_string(), from_cluster, applied, chunks })
+}
+
+fn refuse_unless_empty(path: &Path) -> Result<(), RestoreError> {
+    let path = path.to_owned();
+    match std::fs::read_dir(&path) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => Err(RestoreError::NotEmpty { path }),
+            None => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(RestoreError::File { path, source }),
+    }
+}
+
+fn open_disk(host: &dyn Host, path: &Path) -> Result<Arc<dyn Disk>, RestoreError> {
+    let reason = |error: io::Error| RestoreError::Folder {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    host.disk(path).map_err(reason)
+}
+
+fn open_store(
+    host: &dyn Host,
+    data_dir: &Path,
+    options: &CoordinatorOptions,
+) -> Result<ChunkStore, RestoreError> {
+    let disk = open_disk(host, &data_dir.join(CHUNK_FOLDER))?;
+    let most = options.unreferenced_bytes_max;
+    let store = ChunkStore::open(disk, most, &BTreeSet::new(), host.now());
+    store.map_err(|error| folder(data_dir, &error))
+}
+
+fn folder(path: &Path, error: &ChunkStoreError) -> RestoreError {
+    RestoreError::Folder { path: path.to_owned(), reason: error.to_string() }
+}
+
+/// Reads a whole file and checks it; hands each frame of the state and each chunk on.
+fn read(
+    path: &Path,
+    mut take: impl FnMut(Kind, Vec<u8>) -> Result<(), RestoreError>,
+) -> Result<Header, RestoreError> {
+    let failed = |source| RestoreError::File { path: path.to_owned(), source };
+    let mut file = Frames { path, file: BufReader::new(File::open(path).map_err(failed)?), at: 0 };
+    let header = file.header()?;
+    let (mut hash, mut state_bytes, mut chunks) = (Vec::new(), 0_u64, 0_u64);
+    loop {
+        let (kind, content) = file.next()?;
+        match kind {
+            Kind::State if chunks == 0 => {
+                state_bytes += content.len() as u64;
+                hash.push(content.clone());
+                take(kind, content)?;
+            }
+            Kind::Chunk => {
+                chunks += 1;
+                take(kind, content)?;
+            }
+            Kind::End => break,
+            _ => return Err(file.damaged("its frames are not in order")),
+        }
+        if state_bytes > header.state_bytes || chunks > header.chunks {
+            return Err(file.damaged("it holds more than its header says"));
+        }
+    }
+    let found = Digest::of_parts(hash.iter().map(Vec::as_slice)).to_string();
+    if (state_bytes, chunks, &found) != (header.state_bytes, header.chunks, &header.hash) {
+        return Err(file.damaged("it does not hold what its header says"));
+    }
+    file.end()?;
+    Ok(header)
+}
+
+/// A file, frame by frame.
+struct Frames<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    at: u64,
+}
+
+impl Frames<'_> {
+    fn header(&mut self) -> Result<Header, RestoreError> {
+        let mut magic = [0; MAGIC.len()];
+        self.fill(&mut magic)?;
+        if magic != MAGIC {
+            return Err(self.damaged("it is no backup of a coordinator"));
+        }
+        let (kind, content) = self.next()?;
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let version = serde_json::from_slice::<Version>(&content).map(|known| known.version);
+        if let Ok(version) = version
+            && version > VERSION
+        {
+            return Err(RestoreError::Damaged {
+                path: self.path.to_owned(),
+                reason: format!(
+                    "it has format version {version}, this release knows up to {VERSION}; use the \
+                     release that saved it, or a newer one"
+                ),
+            });
+        }
+        let header = serde_json::from_slice::<Header>(&content).ok();
+        let header = header.filter(|known| kind == Kind::Header && known.version == VERSION);
+        let header = header.filter(|known| known.state_bytes <= STATE_BYTES_MAX);
+        header.ok_or_else(|| self.damaged("its header makes no sense"))
+    }
+
+    fn next(&mut self) -> Result<(Kind, Vec<u8>), RestoreError> {
+        let mut head = [0; 5];
+        self.fill(&mut head)?;
+        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        let kinds = [Kind::Header, Kind::State, Kind::Chunk, Kind::End];
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
+        let Some(kind) = kind.filter(|_| length <= FRAME_BYTES_MAX) else {
+            return Err(self.damaged("what stands here is no frame"));
+        };
+        let mut content = vec![0; length];
+        self.fill(&mut content)?;
+        let mut digest = [0; DIGEST_BYTES];
+        self.fill(&mut digest)?;
+        match Digest::of_parts([head.as_slice(), &content]) == Digest::from_bytes(digest) {
+            true => Ok((kind, content)),
+            false => Err(self.damaged("the bytes are not those that were saved")),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), RestoreError> {
+        let mut byte = [0];
+        match self.file.read(&mut byte) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.damaged("something follows its end")),
+            Err(source) => Err(RestoreError::File { path: self.path.to_owned(), source }),
+        }
+    }
+
+    fn fill(&mut self, out: &mut [u8]) -> Result<(), RestoreError> {
+        match self.file.read_exact(out) {
+            Ok(()) => {
+                self.at += out.len() as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.damaged("it ends too early"))
+            }
+            Err(source) => Err(RestoreError::File { path: self.path.to_owned(), source }),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> RestoreError {
+        let reason = format!("{what}, at offset {}; save the backup again, or use another", self.at);
+        RestoreError::Damaged { path: self.path.to_owned(), reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backup(chunks: &[&[u8]]) -> Vec<u8> {
+        let state = State::new().snapshot();
+        let header = Header {
+            version: VERSION,
+            cluster: "c".into(),
+            applied: 7,
+            hash: Digest::of_parts([state.as_slice()]).to_string(),
+            state_bytes: state.len() as u64,
+            chunks: chunks.len() as u64,
+        };
+        let mut bytes = MAGIC.to_vec();
+        frame(Kind::Header, &serde_json::to_vec(&header).unwrap(), &mut bytes);
+        frame(Kind::State, &state, &mut bytes);
+        chunks.iter().for_each(|chunk| frame(Kind::Chunk, chunk, &mut bytes));
+        frame(Kind::End, &[], &mut bytes);
+        bytes
+    }
+
+    fn restore(bytes: &[u8]) -> Result<Restored, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("backup"), folder.path().join("data"));
+        std::fs::write(&file, bytes).unwrap();
+        let options = CoordinatorOptions::new(&data);
+        let restored = restore_snapshot(&file, &data, &options);
+        assert_eq!(restored.is_ok(), data.exists(), "{restored:?}");
+        if restored.is_ok() {
+            let again = restore_snapshot(&file, &data, &options).unwrap_err();
+            assert!(matches!(again, RestoreError::NotEmpty { .. }), "{again}");
+        }
+        restored.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_backup_becomes_a_folder() {
+        let restored = restore(&backup(&[b"a", b"b"])).unwrap();
+        assert_eq!((restored.applied, restored.chunks), (7, 2));
+        assert_ne!(restored.cluster, restored.from_cluster);
+    }
+
+    #[test]
+    fn no_damage_goes_unseen_and_nothing_is_written_then() {
+        let whole = backup(&[b"chunk"]);
+        for cut in 0..whole.len() {
+            let error = restore(&whole[..cut]).unwrap_err();
+            assert!(error.contains("ends too early"), "{cut}: {error}");
+        }
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            restore(&bytes).unwrap_err();
+        }
+        let more = [whole.as_slice(), b"x"].concat();
+        assert!(restore(&more).unwrap_err().contains("follows its end"));
+        assert!(restore(b"not a backup").unwrap_err().contains("no backup"));
+    }
+}

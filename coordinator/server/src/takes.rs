@@ -1,0 +1,426 @@
+//! Ranks of dynamic jobs ask for groups: many at once, and often for something that is not there yet. One
+//! loop gathers their takes into commands, and lets those wait that would get nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_proto::coordinator::v1::{Piece, TakeGroupsResponse};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{
+    Answer, Change, EPOCHS_KEPT, Generation, PoolFacts, Refusal, SIZES_TOLD_MAX, State, TAKES_MAX,
+    Take, Taken, Verdict,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::core::Core;
+use crate::error;
+use crate::rpc::POLLS_MAX;
+
+/// How often it looks whether something came for those who wait.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often work is asked back from those who have much, for those who wait.
+const BALANCE_EVERY: Duration = Duration::from_millis(200);
+
+/// An answer is repeated to the same request id for so long, longer than any caller tries.
+const ANSWERS_KEPT: Duration = Duration::from_secs(60);
+
+/// Answers that are kept at most: those of 10,000 ranks, twice.
+const ANSWERS_MAX: usize = 20_000;
+
+/// A take that others overtook is proposed so often again, at most.
+const TRIES_MAX: u32 = 4;
+
+/// What one rank asks.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    /// Its facts are filled in when it is proposed.
+    pub(crate) take: Take,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) request_id: String,
+    /// The answer may wait until then for something to tell.
+    pub(crate) until: Instant,
+    pub(crate) reply: oneshot::Sender<Result<TakeGroupsResponse, WireError>>,
+}
+
+/// The way to the loop.
+pub(crate) type Asks = mpsc::Sender<Ask>;
+
+/// An ask, and what became of it so far.
+#[derive(Debug)]
+struct Case {
+    ask: Ask,
+    tries: u32,
+    /// What there was to tell last, which is nothing new.
+    last: Option<TakeGroupsResponse>,
+    /// What was closed of its list, before it was proposed.
+    closed: usize,
+    /// Free samples of the pool when it got nothing.
+    free: u64,
+}
+
+/// A command under way: what each of its takes came to.
+type Flight = BoxFuture<'static, Result<Vec<Result<Taken, Refusal>>, WireError>>;
+
+/// The loop and what it remembers.
+pub(crate) struct Desk {
+    core: Arc<Core>,
+    asks: mpsc::Receiver<Ask>,
+    queue: VecDeque<Case>,
+    waiting: Vec<Case>,
+    flying: Vec<Case>,
+    answered: BTreeMap<String, (Instant, TakeGroupsResponse)>,
+    balanced: Instant,
+}
+
+/// A desk's both ends.
+pub(crate) fn channel() -> (Asks, mpsc::Receiver<Ask>) {
+    mpsc::channel(POLLS_MAX)
+}
+
+impl Desk {
+    pub(crate) fn new(core: Arc<Core>, asks: mpsc::Receiver<Ask>) -> Self {
+        let balanced = core.host.now();
+        Self {
+            core,
+            asks,
+            queue: VecDeque::new(),
+            waiting: vec![],
+            flying: vec![],
+            answered: BTreeMap::new(),
+            balanced,
+        }
+    }
+
+    /// Runs until `stop` is told.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut flight: Option<Flight> = None;
+        while !*stop.borrow() {
+            if flight.is_none() {
+                flight = self.take_off();
+            }
+            let landing = async {
+                match flight.as_mut() {
+                    Some(flight) => flight.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => self.take_in(ask),
+                    None => return,
+                },
+                landed = landing => {
+                    flight = None;
+                    self.land(landed);
+                }
+                _ = ticks.tick() => self.look().await,
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    fn take_in(&mut self, ask: Ask) {
+        if let Some((_, answer)) = self.answered.get(&ask.request_id) {
+            // A caller that is gone needs no answer.
+            let _ = ask.reply.send(Ok(answer.clone()));
+            return;
+        }
+        // A rank has one question at a time: what it asked before, it no longer waits for.
+        let same = |case: &Case| {
+            case.ask.take.lease == ask.take.lease && case.ask.take.epoch == ask.take.epoch
+        };
+        let earlier = self.waiting.iter().position(same).map(|at| self.waiting.swap_remove(at));
+        if let Some(earlier) = earlier {
+            self.answer_last(earlier);
+        }
+        self.queue.push_back(Case { ask, tries: 0, last: None, closed: 0, free: u64::MAX });
+    }
+
+    /// The next command, if there is one: takes of different ranks.
+    fn take_off(&mut self) -> Option<Flight> {
+        self.queue.retain(|case| !case.ask.reply.is_closed());
+        if self.queue.is_empty() {
+            return None;
+        }
+        if let Err(error) = self.core.available() {
+            self.refuse_all(&error);
+            return None;
+        }
+        let mut ranks = BTreeSet::new();
+        let mut later = VecDeque::new();
+        while let Some(case) = self.queue.pop_front() {
+            let lease = &case.ask.take.lease;
+            let rank = (lease.job.clone(), lease.generation, lease.rank);
+            match self.flying.len() < TAKES_MAX && ranks.insert(rank) {
+                true => self.flying.push(case),
+                false => later.push_back(case),
+            }
+        }
+        self.queue = later;
+        let flying = &mut self.flying;
+        let takes = self.core.read(|state| prepare(state, flying));
+        let core = Arc::clone(&self.core);
+        let flight = async move {
+            match core.propose_own(Change::TakeGroups { takes }).await? {
+                Answer::Taken(taken) => Ok(taken),
+                _ => Err(error::lost("a take")),
+            }
+        };
+        Some(flight.boxed())
+    }
+
+    fn land(&mut self, landed: Result<Vec<Result<Taken, Refusal>>, WireError>) {
+        let flying = std::mem::take(&mut self.flying);
+        let taken = match landed {
+            Ok(taken) if taken.len() == flying.len() => taken,
+            Ok(_) => return refuse(flying, &error::lost("a take")),
+            Err(error) => return refuse(flying, &error),
+        };
+        let core = Arc::clone(&self.core);
+        let now = core.host.now();
+        core.read(|state| {
+            for (case, taken) in flying.into_iter().zip(taken) {
+                self.land_one(state, case, taken, now);
+            }
+        });
+    }
+
+    fn land_one(
+        &mut self,
+        state: &State,
+        mut case: Case,
+        taken: Result<Taken, Refusal>,
+        now: Instant,
+    ) {
+        let taken = match taken {
+            Ok(taken) => taken,
+            // Its cursor was written down while the take was under way.
+            Err(Refusal::Invalid(_)) if case.tries < TRIES_MAX && is_behind(state, &case.ask) => {
+                case.tries += 1;
+                self.queue.push_back(case);
+                return;
+            }
+            Err(refusal) => {
+                let _ = case.ask.reply.send(Err(error::refusal(&refusal)));
+                return;
+            }
+        };
+        self.core.metrics.grants.inc_by(taken.pieces.len() as u64);
+        let take = &mut case.ask.take;
+        let news = !taken.pieces.is_empty()
+            || taken.truncated.is_some()
+            || taken.revoke_from.is_some()
+            || taken.ended
+            || taken.closed.len() != case.closed;
+        let waits = take.wants > 0 && now < case.ask.until;
+        let answer = response(state, take, taken);
+        if news || !waits {
+            return self.answer(case, answer, now);
+        }
+        // It was given back; when this is proposed again, others may have it.
+        take.released = None;
+        case.closed = answer.closed.len();
+        case.free = pool_of(state, take).map_or(u64::MAX, |(_, pool)| pool.free());
+        case.last = Some(answer);
+        self.waiting.push(case);
+    }
+
+    fn answer(&mut self, case: Case, answer: TakeGroupsResponse, now: Instant) {
+        if self.answered.len() < ANSWERS_MAX {
+            self.answered.insert(case.ask.request_id, (now, answer.clone()));
+        }
+        let _ = case.ask.reply.send(Ok(answer));
+    }
+
+    fn answer_last(&mut self, mut case: Case) {
+        let now = self.core.host.now();
+        if let Some(last) = case.last.take() {
+            self.answer(case, last, now);
+        }
+    }
+
+    /// Looks after those who wait: something came, or their time is over.
+    async fn look(&mut self) {
+        let now = self.core.host.now();
+        self.answered.retain(|_, (at, _)| now.saturating_duration_since(*at) < ANSWERS_KEPT);
+        if self.waiting.is_empty() {
+            return;
+        }
+        if let Err(error) = self.core.available() {
+            self.refuse_all(&error);
+            return;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let core = Arc::clone(&self.core);
+        let mut over = vec![];
+        core.read(|state| {
+            for case in waiting {
+                if case.ask.reply.is_closed() {
+                } else if has_news(state, &case) {
+                    self.queue.push_back(case);
+                } else if now >= case.ask.until {
+                    over.push(case);
+                } else {
+                    self.waiting.push(case);
+                }
+            }
+        });
+        over.into_iter().for_each(|case| self.answer_last(case));
+        let due = now.saturating_duration_since(self.balanced) >= BALANCE_EVERY;
+        if due && !self.waiting.is_empty() {
+            self.balanced = now;
+            self.balance().await;
+        }
+    }
+
+    /// Asks work back for those who wait, from those who would finish last.
+    async fn balance(&self) {
+        let starved = self.waiting.iter().map(|case| case.ask.take.lease.job.clone());
+        let starved: BTreeSet<String> = starved.collect();
+        for job in starved {
+            let speeds = self.core.live().progress.speeds(&job);
+            for revoke in self.core.read(|state| state.balance(&job, &speeds)) {
+                let ranks = revoke.revokes.len() as u64;
+                match self.core.propose_own(Change::Revoke(revoke)).await {
+                    Ok(_) => {
+                        self.core.metrics.revocations.inc_by(ranks);
+                        tracing::debug!(job, ranks, "asked work back for ranks that wait");
+                    }
+                    Err(error) => tracing::warn!(job, %error, "cannot ask work back"),
+                }
+            }
+        }
+    }
+
+    fn refuse_all(&mut self, error: &WireError) {
+        refuse(std::mem::take(&mut self.waiting), error);
+        refuse(std::mem::take(&mut self.queue), error);
+    }
+}
+
+fn refuse(cases: impl IntoIterator<Item = Case>, error: &WireError) {
+    for case in cases {
+        let _ = case.ask.reply.send(Err(error.clone()));
+    }
+}
+
+/// The takes of a command, with what they need to know of the state as it is now.
+fn prepare(state: &State, cases: &mut [Case]) -> Vec<Take> {
+    let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    for case in cases.iter() {
+        let take = &case.ask.take;
+        let wanted = told.entry((take.lease.job.clone(), take.epoch)).or_default();
+        *wanted = wanted.saturating_add(take.wants);
+    }
+    let prepare = |case: &mut Case| {
+        let (take, groups) = (&mut case.ask.take, &case.ask.groups);
+        if let Some(cursor) = cursor_of(state, take)
+            && cursor.0 == take.epoch
+        {
+            take.step = take.step.max(cursor.1);
+        }
+        let pool = pool_of(state, take).map(|(_, pool)| pool);
+        let at = pool.map_or(0, |pool| pool.next);
+        let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
+        case.closed = share.map_or(0, |share| share.list.closed().len());
+        // The first of an epoch tells the sizes for all.
+        let wanted = told.remove(&(take.lease.job.clone(), take.epoch));
+        let next = wanted.map(|wanted| sizes(groups, at, wanted)).unwrap_or_default();
+        take.facts = PoolFacts { groups: groups.count(), samples: groups.samples(), at, next };
+        take.clone()
+    };
+    cases.iter_mut().map(prepare).collect()
+}
+
+/// Sizes of so many groups as hold what is wanted, and one for each rank that may ask beside.
+fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
+    let (mut next, mut samples, mut beside) = (vec![], 0_u64, 0);
+    for group in (at..groups.count()).take(SIZES_TOLD_MAX) {
+        if samples >= wanted {
+            beside += 1;
+        }
+        if beside > TAKES_MAX {
+            break;
+        }
+        let size = groups.samples_of(group);
+        samples = samples.saturating_add(size);
+        next.push(size);
+    }
+    next
+}
+
+fn pool_of<'a>(
+    state: &'a State,
+    take: &Take,
+) -> Option<(&'a Generation, &'a shardfeed_scheduler::Pool)> {
+    let generation = state.job(&take.lease.job)?.generations.get(&take.lease.generation)?;
+    Some((generation, generation.pools.get(&take.epoch)?))
+}
+
+/// Epoch and step of the rank, as the state knows it.
+fn cursor_of(state: &State, take: &Take) -> Option<(u64, u64)> {
+    let generation = state.job(&take.lease.job)?.generations.get(&take.lease.generation)?;
+    let cursor = generation.ranks.get(&take.lease.rank)?.cursor;
+    Some((cursor.epoch, cursor.step))
+}
+
+fn is_behind(state: &State, ask: &Ask) -> bool {
+    cursor_of(state, &ask.take).is_some_and(|cursor| cursor > (ask.take.epoch, ask.take.step))
+}
+
+/// Whether a take would come to something else than it did.
+fn has_news(state: &State, case: &Case) -> bool {
+    let take = &case.ask.take;
+    if !matches!(state.verdict(&take.lease), Verdict::Live) {
+        return true;
+    }
+    let job = state.job(&take.lease.job);
+    let Some(generation) = job.and_then(|job| job.generations.get(&take.lease.generation)) else {
+        return true;
+    };
+    let Some(pool) = generation.pools.get(&take.epoch) else {
+        return generation.pools.len() < EPOCHS_KEPT;
+    };
+    let rank = take.lease.rank;
+    let share = pool.shares.get(&rank);
+    let more = share.is_some_and(|share| {
+        share.list.pieces().len() as u64 != take.known
+            || share.revoke_from.is_some()
+            || share.list.closed().len() != case.closed
+    });
+    more || pool.has_ended(rank) || (pool.free() > 0 && pool.free() != case.free)
+}
+
+/// What a rank is told.
+fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
+    let Taken { truncated, pieces, closed, revoke_from, quota, ended, first_step, .. } = taken;
+    let pool = pool_of(state, take).map(|(_, pool)| pool);
+    let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
+    let piece =
+        |piece: shardfeed_plan::dynamic::Piece| Piece { group: piece.group, from: piece.from, to: piece.to };
+    TakeGroupsResponse {
+        pieces: pieces.into_iter().map(piece).collect(),
+        // Where a cut leaves less than the worker knows, it is told the whole list.
+        first: if truncated == Some(0) { 0 } else { take.known },
+        samples: share.map_or(0, |share| share.list.samples()),
+        closed,
+        revoke_from,
+        quota,
+        ended,
+        steps_before: first_step,
+    }
+}
+
+/// Too many ranks wait already.
+pub(crate) fn too_many() -> WireError {
+    let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
+    WireError::new(ErrorKind::Retry, message)
+}

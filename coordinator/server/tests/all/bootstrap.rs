@@ -1,0 +1,139 @@
+//! How nodes come into a cluster, and which never do.
+
+use std::time::Duration;
+
+use shardfeed_coordinator::{Coordinator, StartError};
+use shardfeed_proto::ErrorKind;
+use shardfeed_proto::coordinator::v1::*;
+
+use crate::cluster::{Cluster, members};
+use crate::fixture::{clients, context, eventually, options, refused};
+use crate::http::page;
+use crate::worker::join;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_found_one_cluster_and_come_back_to_it() {
+    let mut cluster = Cluster::start(3).await;
+    let id = cluster.running[&1].cluster_id().to_owned();
+    assert!(cluster.running.values().all(|running| running.cluster_id() == id));
+    let leader = cluster.leader().await;
+    let (mut worker, mut admin) = cluster.clients(leader).await;
+    let session = join(&mut worker, "w0").await.session;
+    let said = members(&mut admin).await;
+    assert_eq!((said.node, said.leader, said.members.len()), (leader, Some(leader), 3));
+    let roles: Vec<_> = said.members.iter().map(Member::role).collect();
+    assert_eq!(roles.iter().filter(|role| **role == MemberRole::Voter).count(), 2, "{said:?}");
+    for (node, running) in std::mem::take(&mut cluster.running) {
+        assert_eq!(said.members[node as usize - 1].address, running.advertised());
+        let http = running.http_address().unwrap();
+        assert_eq!(page(http, "/readyz").await, (200, "ok\n".into()), "node {node}");
+        running.stop().await;
+    }
+    // `peers` is not needed any more.
+    cluster.options.values_mut().for_each(|options| options.peers.clear());
+    for node in 1..=3 {
+        let running = cluster.start_node(node).await.unwrap();
+        assert_eq!(running.cluster_id(), id);
+        cluster.running.insert(node, running);
+    }
+    let (mut worker, _) = cluster.clients(cluster.leader().await).await;
+    crate::worker::beat(&mut worker, session, vec![]).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_founds_a_cluster_while_one_is_missing() {
+    let mut cluster = Cluster::new();
+    cluster.founders(3);
+    let mut waiting = Vec::new();
+    for node in [1, 2] {
+        let starting = cluster.listen_node(node).await;
+        let (grpc, http) = (starting.grpc_address(), starting.http_address().unwrap());
+        waiting.push((grpc, http, tokio::spawn(starting.open())));
+    }
+    let third = cluster.address(3).to_string();
+    for (grpc, http, opening) in &waiting {
+        let reason = eventually("it says who is missing", || async {
+            let (code, reason) = page(*http, "/readyz").await;
+            assert_eq!(code, 503);
+            reason.contains(&third).then_some(reason)
+        })
+        .await;
+        let others: Vec<_> = [1, 2].map(|node| cluster.address(node).to_string()).into();
+        eventually("it misses nobody else", || async {
+            let (_, reason) = page(*http, "/readyz").await;
+            (!others.iter().any(|other| reason.contains(other))).then_some(())
+        })
+        .await;
+        assert!(reason.contains("found a cluster"), "{reason}");
+        assert_eq!(page(*http, "/livez").await.0, 200);
+        let (_, mut admin) = clients(*grpc).await;
+        let (kind, _) = refused(admin.get_status(GetStatusRequest { context: context() }).await);
+        assert_eq!(kind, ErrorKind::Retry);
+        assert!(!opening.is_finished());
+    }
+    cluster.running.insert(3, cluster.start_node(3).await.unwrap());
+    for (node, (_, _, opening)) in [1, 2].into_iter().zip(waiting) {
+        cluster.running.insert(node, opening.await.unwrap().unwrap());
+    }
+    cluster.leader().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.leader().await;
+    let running = cluster.running.remove(&2).unwrap();
+    running.stop().await;
+    std::fs::remove_dir_all(&cluster.options[&2].data_dir).unwrap();
+    let error = cluster.start_node(2).await.unwrap_err();
+    assert!(matches!(error, StartError::LostDisk { node: 2, .. }), "{error}");
+    assert!(error.to_string().contains("number that was never used"), "{error}");
+    // It may not come back through the other door, either.
+    let seed = cluster.address(1).to_string();
+    cluster.add_options(2, |options| options.join = vec![seed]);
+    let error = cluster.start_node(2).await.unwrap_err();
+    assert!(matches!(error, StartError::LostDisk { node: 2, .. }), "{error}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_cluster_is_refused() {
+    let mut cluster = Cluster::start(1).await;
+    let seed = cluster.address(1).to_string();
+    cluster.add_options(2, |options| {
+        options.join = vec![seed];
+        options.cluster_name = "other".into();
+    });
+    let error = cluster.start_node(2).await.unwrap_err();
+    assert!(error.to_string().contains("`other`"), "{error}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_leaves_no_folder() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = Coordinator::start(options(one.path())).await.unwrap();
+    let mut second = options(&two.path().join("data"));
+    second.listen = running.grpc_address();
+    let error = Coordinator::start(second.clone()).await.unwrap_err();
+    assert!(matches!(error, StartError::Listen { option: "listen", .. }), "{error}");
+    second.listen = "127.0.0.1:0".parse().unwrap();
+    second.http = running.http_address();
+    let error = Coordinator::start(second.clone()).await.unwrap_err();
+    assert!(matches!(error, StartError::Listen { option: "http", .. }), "{error}");
+    assert!(!second.data_dir.exists());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_without_pages_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = shardfeed_coordinator::CoordinatorOptions { http: None, ..options(folder.path()) };
+    let running = Coordinator::start(options).await.unwrap();
+    assert_eq!(running.http_address(), None);
+    let (mut worker, _) = clients(running.grpc_address()).await;
+    join(&mut worker, "w0").await;
+    tokio::time::timeout(Duration::from_secs(20), running.stop()).await.unwrap();
+}
