@@ -6,13 +6,14 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test demo bench check-rust check-python clean
+.PHONY: help build test demo bench chaos chaos-test chaos-bugs check-rust check-python clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md"
+	@echo "make chaos   simulated clusters under faults: SEEDS=100 START=0; PATCH=FILE.diff tries a change"
 
 $(VENV)/.installed: python/requirements-dev.txt
 	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
@@ -49,6 +50,26 @@ bench: build
 	$(CARGO) bench --locked -p shardfeed-bench
 	$(VENV)/bin/python bench/loader.py
 	$(VENV)/bin/python bench/in_cluster.py
+
+# Only this build lets tokio take its randomness from a seed; it never meets the others.
+CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO)
+SEEDS ?= 100
+START ?= 0
+
+chaos:
+ifdef PATCH
+	$$(CARGO=$(CARGO) chaos/patched.sh $(PATCH)) run --seeds $(SEEDS) --start $(START)
+else
+	$(CHAOS) build --quiet --locked -p shardfeed-chaos
+	target/chaos/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)
+endif
+
+chaos-test:
+	$(CHAOS) test --quiet --locked -p shardfeed-chaos
+
+# Every deliberate bug must be found.
+chaos-bugs:
+	CARGO=$(CARGO) chaos/bugs.sh
 
 clean:
 	rm -rf target $(VENV) .demo

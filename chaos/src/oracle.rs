@@ -4,12 +4,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use shardfeed_plan::{Intent, Planned, Sample, Segment, Tail, Token};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
 use crate::world::catalog::JobFacts;
+use crate::world::node::TTL_MS;
 use crate::world::session::Asked;
 
 /// (epoch, step)
@@ -148,6 +150,14 @@ impl Oracle {
         seen.grants += 1;
         let told = (asked.job.clone(), started.generation, asked.rank);
         seen.told.entry(told).or_default().entry(fencing).or_default();
+    }
+
+    /// A worker heard that its session ended, so long after it sent a heartbeat that was answered. No two
+    /// live workers have one name here, and none of them left.
+    pub fn session_ended(&self, worker: &str, session: u64, silence: Duration) {
+        self.breaches.check(silence >= Duration::from_millis(TTL_MS), "I10", || {
+            format!("session {session} of {worker} ended {silence:?} after a heartbeat")
+        });
     }
 
     /// A trainer has its place in a generation.

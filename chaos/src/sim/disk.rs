@@ -103,6 +103,11 @@ impl SimDisks {
         self.lock().faults = faults;
     }
 
+    /// What goes wrong at the moment.
+    pub fn faults(&self) -> DiskFaults {
+        self.lock().faults
+    }
+
     /// How often something went wrong.
     pub fn fired(&self) -> DiskFired {
         self.lock().fired
@@ -134,10 +139,13 @@ impl SimDisks {
         self.lock().folders.clear();
     }
 
-    /// Whether some folder has a synced file of this name.
-    pub fn holds(&self, name: &str) -> bool {
+    /// Whether some folder has a file whose name, which is durable, holds `part`.
+    pub fn holds(&self, part: &str) -> bool {
         let machine = self.lock();
-        machine.folders.values().any(|folder| folder.lock().synced_names.contains_key(name))
+        let has = |folder: &Arc<Folder>| {
+            folder.lock().synced_names.keys().any(|name| name.contains(part))
+        };
+        machine.folders.values().any(has)
     }
 
     /// Bytes of all files.

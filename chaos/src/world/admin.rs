@@ -20,6 +20,9 @@ use crate::world::client::{Call, Cluster, Kind};
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
+/// Datasets that are named beside the jobs' one.
+const MORE_MAX: u64 = 6;
+
 /// What a person is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Errand {
@@ -54,6 +57,8 @@ pub struct Admin {
     pub done: RefCell<Vec<Errand>>,
     /// Jobs that stand.
     pub ready: Cell<usize>,
+    /// Datasets that were named beside the jobs' one.
+    pub more: RefCell<Vec<String>>,
 }
 
 impl Admin {
@@ -73,7 +78,9 @@ impl Admin {
             self.ready.set(self.ready.get() + 1);
             self.trace.tell(format!("{} is set up", job.name));
         }
-        tokio::task::spawn_local(Rc::clone(&self).look(asking));
+        let eyes = (self.dice.clone(), Rc::clone(&self.oracle), self.breaches.clone());
+        tokio::task::spawn_local(look(self.jobs.clone(), Rc::clone(&cluster), eyes));
+        tokio::task::spawn_local(Rc::clone(&self).add_more(asking));
         loop {
             let errand = self.errands.borrow_mut().pop_front();
             if let Some(errand) = errand {
@@ -91,13 +98,7 @@ impl Admin {
     }
 
     async fn set_up(&self, cluster: &Rc<Cluster>, job: &JobFacts) -> Result<(), WireError> {
-        let (dataset, patterns) = (job.dataset.clone(), vec![format!("{ROOT}/*.tfrecord")]);
-        let call: Call<wire::AddDatasetResponse> = Rc::new(move |mut clients, context| {
-            let (name, patterns, compression) = (dataset.clone(), patterns.clone(), String::new());
-            let request = wire::AddDatasetRequest { context, name, patterns, compression };
-            Box::pin(async move { clients.admin.add_dataset(request).await })
-        });
-        cluster.call((Kind::Changes, PATIENCE), call).await?;
+        add(cluster, &job.dataset).await?;
         let dataset = job.dataset.clone();
         let call: Call<wire::GetDatasetResponse> = Rc::new(move |mut clients, context| {
             let request = wire::GetDatasetRequest { context, name: dataset.clone() };
@@ -127,27 +128,14 @@ impl Admin {
         cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
     }
 
-    /// Asks where jobs stand, again and again.
-    async fn look(self: Rc<Self>, cluster: Rc<Cluster>) {
-        loop {
-            sleep(Duration::from_millis(self.dice.pick(100..500))).await;
-            for job in &self.jobs {
-                let name = job.name.clone();
-                let call: Call<wire::LatestTokenResponse> = Rc::new(move |mut clients, context| {
-                    let request = wire::LatestTokenRequest { context, job: name.clone() };
-                    Box::pin(async move { clients.worker.latest_token(request).await })
-                });
-                let before = self.oracle.reads_latest(&job.name);
-                let patience = (Kind::Looks, Duration::from_millis(500));
-                let Ok(answer) = cluster.call(patience, call).await else { continue };
-                let token = answer.token.map(|token| Token::from_json(&token));
-                match token {
-                    Some(Ok(token)) => self.oracle.latest(&job.name, &token, before),
-                    Some(Err(error)) => self.breaches.note("I15", format!("no token: {error}")),
-                    None => self.breaches.check(before.is_none(), "I15", || {
-                        format!("{} has no latest token any more", job.name)
-                    }),
-                }
+    /// Names another dataset now and then; its files are copies of the first one's.
+    async fn add_more(self: Rc<Self>, cluster: Rc<Cluster>) {
+        for number in 1..=MORE_MAX {
+            sleep(Duration::from_millis(self.dice.pick(1_000..3_500))).await;
+            let name = format!("more-{number}");
+            self.more.borrow_mut().push(name.clone());
+            while add(&cluster, &name).await.is_err() {
+                sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -176,6 +164,43 @@ impl Admin {
                         Box::pin(async move { clients.admin.transfer_leader(request).await })
                     });
                 cluster.call(kind, call).await.map(|_| ())
+            }
+        }
+    }
+}
+
+async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
+    let (dataset, patterns) = (dataset.to_owned(), vec![format!("{ROOT}/{dataset}/*.tfrecord")]);
+    let call: Call<wire::AddDatasetResponse> = Rc::new(move |mut clients, context| {
+        let (name, patterns, compression) = (dataset.clone(), patterns.clone(), String::new());
+        let request = wire::AddDatasetRequest { context, name, patterns, compression };
+        Box::pin(async move { clients.admin.add_dataset(request).await })
+    });
+    cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
+}
+
+/// Asks where jobs stand, again and again: what is read later is never older.
+pub async fn look(
+    jobs: Vec<Rc<JobFacts>>,
+    cluster: Rc<Cluster>,
+    (dice, oracle, breaches): (Dice, Rc<Oracle>, Breaches),
+) {
+    loop {
+        sleep(Duration::from_millis(dice.pick(100..600))).await;
+        for job in &jobs {
+            let name = job.name.clone();
+            let call: Call<wire::LatestTokenResponse> = Rc::new(move |mut clients, context| {
+                let request = wire::LatestTokenRequest { context, job: name.clone() };
+                Box::pin(async move { clients.worker.latest_token(request).await })
+            });
+            let before = oracle.reads_latest(&job.name);
+            let Ok(answer) = cluster.once(&cluster.id(), &call).await else { continue };
+            match answer.token.map(|token| Token::from_json(&token)) {
+                Some(Ok(token)) => oracle.latest(&job.name, &token, before),
+                Some(Err(error)) => breaches.note("I15", format!("no token: {error}")),
+                None => breaches.check(before.is_none(), "I15", || {
+                    format!("{} has no latest token any more", job.name)
+                }),
             }
         }
     }

@@ -46,6 +46,15 @@ impl Catalog {
         Self { files: (0..dice.pick(6..14)).map(file).collect() }
     }
 
+    /// The files as they are named in a dataset: copies of the same content.
+    pub fn of(&self, dataset: &str) -> Vec<FileEntry> {
+        let named = |file: &FileEntry| {
+            let path = format!("{dataset}/{}", file.path);
+            FileEntry { path, ..file.clone() }
+        };
+        self.files.iter().map(named).collect()
+    }
+
     /// What a coordinator makes of it.
     pub fn manifest(&self) -> Manifest {
         let shard = |file: &FileEntry| Shard {

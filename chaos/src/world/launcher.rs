@@ -111,18 +111,15 @@ impl Launcher {
         };
         let job = &self.job.name;
         self.trace.tell(format!("{job} {} is stopped: {why}", started.run.name));
-        let graceful = self.dice.chance(40);
-        let reachable = |(host, _): &(usize, u64)| hosts[*host].1;
-        if graceful && started.places.iter().all(reachable) {
+        let reachable = |(host, _): &&(usize, u64)| hosts[*host].1;
+        let whole = started.places.iter().all(|place| reachable(&place));
+        if self.dice.chance(40) && whole {
             started.run.is_over.set(true);
-        }
-        for (host, _) in started.places.iter().filter(|place| reachable(place)) {
-            if !graceful {
+        } else {
+            started.run.is_abandoned.set(!whole);
+            for (host, _) in started.places.iter().filter(reachable) {
                 hosts[*host].0.orders.borrow_mut().push_back(Order::KillTrainers(job.clone()));
             }
-        }
-        if graceful {
-            started.run.is_over.set(true);
         }
         self.begin_at_ms = now_ms + self.dice.pick(50..800);
     }
@@ -150,6 +147,7 @@ impl Launcher {
             world_size,
             consumed: RefCell::new(vec![0; world_size as usize]),
             is_over: Cell::new(false),
+            is_abandoned: Cell::new(false),
             failed: RefCell::default(),
             saving: RefCell::new(BTreeMap::new()),
             saved: RefCell::default(),

@@ -10,7 +10,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::oracle::Oracle;
 use crate::trace::Trace;
@@ -84,6 +84,8 @@ pub struct Session {
     ranks: RefCell<Vec<Rc<Served>>>,
     has_scans: Cell<bool>,
     wake: Notify,
+    /// When the last heartbeat was sent that was answered.
+    heard: Cell<Option<Instant>>,
     oracle: Rc<Oracle>,
     trace: Trace,
 }
@@ -121,6 +123,7 @@ impl Session {
             ranks: RefCell::default(),
             has_scans: Cell::new(false),
             wake: Notify::new(),
+            heard: Cell::new(None),
             oracle,
             trace,
         });
@@ -191,8 +194,10 @@ impl Session {
             Box::pin(async move { clients.worker.join(request).await })
         });
         let patience = (Kind::Changes, Duration::from_millis(1500));
+        let sent = Instant::now();
         match self.cluster.call(patience, call).await {
             Ok(joined) => {
+                self.heard.set(Some(sent));
                 self.cluster.expect(&joined.cluster_id);
                 self.id.set(Some(joined.session));
                 self.heartbeat.set(Duration::from_millis(joined.heartbeat_ms.max(10)));
@@ -224,14 +229,19 @@ impl Session {
             let request = wire::HeartbeatRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.heartbeat(request).await })
         });
+        let sent = Instant::now();
         match self.cluster.once(&self.cluster.id(), &call).await {
             Ok(response) => {
+                self.heard.set(Some(sent));
                 response.verdicts.iter().for_each(|verdict| self.judge(&ranks, verdict));
                 self.has_scans.set(self.has_scans.get() | response.has_scans);
                 self.heartbeat.get()
             }
             Err(error) if error.kind == ErrorKind::Fenced => {
                 self.trace.tell(format!("{}: session {id} ended: {error}", self.name));
+                if let Some(heard) = self.heard.take() {
+                    self.oracle.session_ended(&self.name, id, heard.elapsed());
+                }
                 self.forget(id);
                 Duration::ZERO
             }

@@ -41,6 +41,8 @@ pub struct Run {
     pub consumed: RefCell<Vec<u64>>,
     /// Ranks shall end, in good order.
     pub is_over: Cell<bool>,
+    /// The launcher cannot reach some of its ranks; these go on as if nothing had happened.
+    pub is_abandoned: Cell<bool>,
     /// Why it cannot go on.
     pub failed: RefCell<Option<String>>,
     /// States that some ranks saved, by steps of the run.
@@ -215,7 +217,8 @@ impl Rank {
     /// As ranks that reduce gradients together: none is a step ahead of another.
     fn may_step(&self) -> bool {
         let consumed = self.run.consumed.borrow();
-        consumed[self.rank as usize] <= consumed.iter().copied().min().unwrap_or(0)
+        self.run.is_abandoned.get()
+            || consumed[self.rank as usize] <= consumed.iter().copied().min().unwrap_or(0)
     }
 
     fn consumed(&self, host: &WorkerHost, cursor: &Cursor) {

@@ -17,8 +17,10 @@ use crate::breach::Breaches;
 use crate::dice::Dice;
 use crate::oracle::Oracle;
 use crate::trace::Trace;
-use crate::world::catalog::{Catalog, PART_FILES, ROOT};
+use crate::world::admin::look;
+use crate::world::catalog::{Catalog, JobFacts, PART_FILES, ROOT};
 use crate::world::client::{Call, Cluster, Kind};
+use crate::world::node::Node;
 use crate::world::session::{Kept, Session};
 use crate::world::trainer::Rank;
 
@@ -56,6 +58,8 @@ pub struct WorkerHost {
     pub trace: Trace,
     /// Files that it can see.
     pub catalog: Rc<Catalog>,
+    /// Jobs that it asks after.
+    pub jobs: Vec<Rc<JobFacts>>,
     /// What it is to do.
     pub orders: RefCell<VecDeque<Order>>,
     /// Its worker's session, while there is a worker.
@@ -64,8 +68,8 @@ pub struct WorkerHost {
     pub serial: Cell<u64>,
     /// Counts starts of the host.
     pub boots: Cell<u64>,
-    /// Digests that were acknowledged.
-    pub chunks: Rc<RefCell<BTreeMap<Digest, u64>>>,
+    /// Machines of coordinators, to see what is on their disks.
+    pub nodes: Vec<Rc<Node>>,
 }
 
 impl WorkerHost {
@@ -81,6 +85,11 @@ impl WorkerHost {
     /// Runs until the host dies.
     pub async fn run(self: Rc<Self>) {
         self.boots.set(self.boots.get() + 1);
+        let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
+        let principal = format!("cli:somebody@{}", self.name);
+        let asking = Cluster::new(self.coordinators.clone(), principal, dice, oracle);
+        let eyes = (self.dice.clone(), Rc::clone(&self.oracle), self.breaches.clone());
+        tokio::task::spawn_local(look(self.jobs.clone(), asking, eyes));
         let mut trainers: BTreeMap<String, JoinSet<()>> = BTreeMap::new();
         let mut worker = Some(self.start_worker());
         let mut back_at = None;
@@ -162,7 +171,8 @@ impl WorkerHost {
         match work {
             Some(Work::List(List { .. })) => {
                 let mut parts = vec![];
-                for files in self.catalog.files.chunks(PART_FILES) {
+                let files = self.catalog.of(&dataset);
+                for files in files.chunks(PART_FILES) {
                     let listed = files.iter().map(|file| {
                         let (path, size) = (file.path.clone(), file.size_bytes);
                         ListedFile { path, size }
@@ -192,8 +202,9 @@ impl WorkerHost {
                 let listed = self.get(cluster, chunk).await?;
                 let listing = ListingChunk::decode(&listed)
                     .map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))?;
+                let files = self.catalog.of(&dataset);
                 let found = listing.files.iter().filter_map(|listed| {
-                    self.catalog.files.iter().find(|file| file.path == listed.path).cloned()
+                    files.iter().find(|file| file.path == listed.path).cloned()
                 });
                 let entries = EntriesChunk::new(found.collect());
                 let records = entries.records();
@@ -228,7 +239,11 @@ impl WorkerHost {
         self.breaches.check(stored.digest == digest.as_bytes(), "I5", || {
             format!("chunk {digest} was stored as another one")
         });
-        *self.chunks.borrow_mut().entry(digest).or_default() += 1;
+        let holders = self.nodes.iter().filter(|node| node.host.disks().holds(&digest.to_string()));
+        let holders = holders.count();
+        self.breaches.check(holders >= 2, "I5", || {
+            format!("chunk {digest} was acknowledged and is on {holders} disks")
+        });
         Ok(stored.digest)
     }
 
