@@ -1,7 +1,5 @@
 //! A snapshot on its way in: parts in memory, nothing on disk before the whole is verified.
 
-use tokio::time::Instant;
-
 use crate::message::Part;
 use crate::record::Vote;
 use crate::snapshot::{Snapshot, SnapshotMeta, hash_text};
@@ -22,7 +20,6 @@ struct Transfer {
     hash: String,
     total: u64,
     bytes: Vec<u8>,
-    touched: Instant,
 }
 
 /// What a part led to.
@@ -30,16 +27,34 @@ struct Transfer {
 pub(crate) enum Taken {
     /// So many bytes are here.
     Held(u64),
-    /// All are, and they are what was sent.
-    Whole(Snapshot),
-    /// They are not what was sent, or make no sense.
+    /// All are. Whether they are what was sent takes a while to find out.
+    All(Unverified),
+    /// They make no sense.
     Bad(String),
+}
+
+/// All bytes of a state.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unverified {
+    snapshot: Snapshot,
+    hash: String,
+}
+
+impl Unverified {
+    /// Hashes the state. # Errors  It is not what was sent.
+    pub(crate) fn verify(self) -> Result<Snapshot, String> {
+        let found = hash_text(&self.snapshot.state);
+        if found == self.hash {
+            return Ok(self.snapshot);
+        }
+        Err(format!("the state hashes to {found}, not to {}", self.hash))
+    }
 }
 
 impl Incoming {
     /// Takes a part. One of another snapshot, or of another leader, begins anew; one that does not
     /// follow what is here changes nothing, and the answer says where to go on.
-    pub(crate) fn take(&mut self, part: Part, now: Instant) -> Taken {
+    pub(crate) fn take(&mut self, part: Part) -> Taken {
         if part.total > STATE_BYTES_MAX {
             return Taken::Bad(format!("a state of {} bytes is too large", part.total));
         }
@@ -49,13 +64,16 @@ impl Incoming {
                 && transfer.total == part.total
                 && transfer.meta == part.meta
         });
-        if !same {
-            let Part { vote, meta, hash, total, .. } = part.clone();
-            self.current =
-                Some(Transfer { vote, meta, hash, total, bytes: Vec::new(), touched: now });
-        }
-        let transfer = self.current.as_mut().expect("it was set above if it was not there");
-        transfer.touched = now;
+        let transfer = match self.current.take().filter(|_| same) {
+            Some(transfer) => self.current.insert(transfer),
+            None => self.current.insert(Transfer {
+                vote: part.vote,
+                meta: part.meta,
+                hash: part.hash,
+                total: part.total,
+                bytes: Vec::new(),
+            }),
+        };
         let held = transfer.bytes.len() as u64;
         if part.offset == held {
             if held + part.bytes.len() as u64 > part.total {
@@ -69,17 +87,86 @@ impl Incoming {
             return Taken::Held(held);
         }
         let transfer = self.current.take().expect("it was there a line before");
-        let found = hash_text(&transfer.bytes);
-        if found != transfer.hash {
-            return Taken::Bad(format!("the state hashes to {found}, not to {}", transfer.hash));
-        }
-        Taken::Whole(Snapshot { meta: transfer.meta, state: transfer.bytes })
+        let snapshot = Snapshot { meta: transfer.meta, state: transfer.bytes };
+        Taken::All(Unverified { snapshot, hash: transfer.hash })
     }
 
     /// Forgets what came from a leader that leads no more.
     pub(crate) fn forget_older_than(&mut self, vote: Vote) {
-        if self.current.as_ref().is_some_and(|transfer| transfer.vote != vote) {
+        if self.current.as_ref().is_some_and(|transfer| transfer.vote < vote) {
             self.current = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATE: &[u8] = b"a state of some bytes";
+
+    fn part(term: u64, offset: usize, length: usize) -> Part {
+        Part {
+            vote: Vote { term, node: 1, committed: true },
+            meta: SnapshotMeta::default(),
+            hash: hash_text(STATE),
+            total: STATE.len() as u64,
+            offset: offset as u64,
+            bytes: STATE[offset..offset + length].to_vec(),
+        }
+    }
+
+    fn verified(taken: Taken) -> Result<Snapshot, String> {
+        match taken {
+            Taken::All(all) => all.verify(),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn whole() -> Result<Snapshot, String> {
+        Ok(Snapshot { meta: SnapshotMeta::default(), state: STATE.to_vec() })
+    }
+
+    #[test]
+    fn parts_make_a_whole_in_order_and_repeats_change_nothing() {
+        let mut incoming = Incoming::default();
+        assert_eq!(incoming.take(part(1, 0, 0)), Taken::Held(0));
+        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
+        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
+        assert_eq!(incoming.take(part(1, 9, 3)), Taken::Held(5));
+        // A sender that lost the thread asks.
+        assert_eq!(incoming.take(part(1, 0, 0)), Taken::Held(5));
+        assert_eq!(verified(incoming.take(part(1, 5, STATE.len() - 5))), whole());
+        assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());
+    }
+
+    #[test]
+    fn another_leader_begins_anew() {
+        let mut incoming = Incoming::default();
+        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
+        assert_eq!(incoming.take(part(2, 0, 0)), Taken::Held(0));
+        assert_eq!(incoming.take(part(2, 0, 7)), Taken::Held(7));
+        incoming.forget_older_than(Vote { term: 3, node: 1, committed: true });
+        assert_eq!(incoming.take(part(2, 0, 0)), Taken::Held(0));
+    }
+
+    #[test]
+    fn what_is_not_what_was_sent_is_never_whole() {
+        let mut incoming = Incoming::default();
+        let mut bad = part(1, 0, STATE.len());
+        bad.bytes[3] ^= 1;
+        assert!(verified(incoming.take(bad)).unwrap_err().contains("hashes"));
+        let mut long = part(1, 0, STATE.len());
+        long.bytes.push(0);
+        assert!(matches!(incoming.take(long), Taken::Bad(_)));
+        let huge = Part { total: u64::MAX, ..part(1, 0, 0) };
+        assert!(matches!(incoming.take(huge), Taken::Bad(_)));
+        assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());
+    }
+
+    #[test]
+    fn a_state_without_bytes_is_whole_at_once() {
+        let nothing = Part { total: 0, hash: hash_text(b""), bytes: Vec::new(), ..part(1, 0, 0) };
+        assert_eq!(verified(Incoming::default().take(nothing)).unwrap().state, b"");
     }
 }

@@ -17,12 +17,15 @@ use crate::record::{Members, Position, Vote};
 /// A refusal is repeated to people this often: it stays until someone acts.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
 
+/// Strangers are remembered up to so many: their numbers are whatever they say.
+const CONTACTS_MAX: usize = 1024;
+
 /// Calls to the others.
 #[derive(Debug)]
 pub(crate) struct Links {
     pub(crate) me: Speaker,
     pub(crate) cluster: Uuid,
-    host: Arc<dyn Host>,
+    pub(crate) host: Arc<dyn Host>,
     peers: Arc<dyn Peers>,
     state: Mutex<State>,
     /// Told when a peer answers that had not.
@@ -41,7 +44,9 @@ struct State {
 /// What this process remembers of a peer.
 #[derive(Debug, Default)]
 struct Contact {
-    /// The last refusal that people were told of, and when.
+    /// The last refusal of the peer that people were told of, and when.
+    refuses: Option<(String, Instant)>,
+    /// The same for what this node refused.
     refused: Option<(String, Instant)>,
     /// Whether the last call had no answer.
     silent: bool,
@@ -159,30 +164,35 @@ impl Links {
     }
 
     /// Tells people of a refusal, and of its end; notes who is silent.
-    fn tell(&self, to: &Peer, error: Option<&PeerError>) {
+    pub(crate) fn tell(&self, to: &Peer, error: Option<&PeerError>) {
         let now = self.host.now();
         let mut state = self.state();
         let contact = state.contacts.entry(to.node).or_default();
         let was_silent = std::mem::replace(&mut contact.silent, error.is_some());
         match error {
-            Some(PeerError::Refused { reason, .. }) => {
-                let told = contact.refused.as_ref().is_some_and(|(last, at)| {
-                    last == reason && now.duration_since(*at) < REFUSAL_EVERY
-                });
-                if !told {
-                    tracing::error!(peer = to.node, address = to.address, reason, "peer refuses");
-                    contact.refused = Some((reason.clone(), now));
-                }
+            Some(PeerError::Refused { reason, .. }) if news(&mut contact.refuses, reason, now) => {
+                tracing::error!(peer = to.node, address = to.address, reason, "peer refuses");
             }
-            Some(PeerError::Unreachable { .. }) => {}
-            None if contact.refused.take().is_some() => {
+            None if contact.refuses.take().is_some() => {
                 tracing::info!(peer = to.node, address = to.address, "peer refuses no longer");
             }
-            None => {}
+            _ => {}
         }
         if was_silent && error.is_none() {
             state.recovered.insert(to.node);
             self.recovery.notify_one();
+        }
+    }
+
+    /// Tells people that this node refused a message.
+    pub(crate) fn tell_refused(&self, from: u64, reason: &str) {
+        let now = self.host.now();
+        let mut state = self.state();
+        if state.contacts.len() >= CONTACTS_MAX && !state.contacts.contains_key(&from) {
+            return;
+        }
+        if news(&mut state.contacts.entry(from).or_default().refused, reason, now) {
+            tracing::error!(peer = from, reason, "message refused");
         }
     }
 
@@ -217,6 +227,17 @@ impl Links {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether people should be told of a reason: it is new, or they were told long ago.
+fn news(told: &mut Option<(String, Instant)>, reason: &str, now: Instant) -> bool {
+    let recent = told
+        .as_ref()
+        .is_some_and(|(last, at)| last == reason && now.duration_since(*at) < REFUSAL_EVERY);
+    if !recent {
+        *told = Some((reason.to_owned(), now));
+    }
+    !recent
 }
 
 /// What a frame's error means between nodes.

@@ -83,8 +83,10 @@ pub(crate) struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// All entries are durable here, or up to this one.
-    Appended { upto: Option<Option<Position>> },
+    /// All entries are durable here.
+    Appended,
+    /// The entries up to this one are.
+    AppendedUpto { last: Option<Position> },
     /// The entry before the first one is not the one that is here.
     Conflict,
     /// This node follows, or votes for, someone later.
@@ -208,4 +210,134 @@ fn take_records(cluster: Uuid, mut tail: &[u8]) -> Result<Vec<Record>, FrameErro
 
 fn malformed(what: impl Into<String>) -> FrameError {
     FrameError::Malformed { what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Payload;
+
+    const CLUSTER: Uuid = Uuid::from_bytes([7; 16]);
+
+    fn envelope() -> Envelope {
+        Envelope {
+            from: Speaker { node: 1, incarnation: Some(Uuid::from_bytes([1; 16])) },
+            to: Speaker { node: 2, incarnation: None },
+        }
+    }
+
+    fn messages() -> Vec<Message> {
+        let vote = Vote { term: 3, node: 1, committed: true };
+        let position = |index| Position { term: 3, node: 1, index };
+        let record = |index, payload| Record { position: position(index), payload };
+        let ballot = Ballot { vote, last: None, transfer: true };
+        vec![
+            Message::Append { vote, previous: None, committed: None, records: Vec::new() },
+            Message::Append {
+                vote,
+                previous: Some(position(4)),
+                committed: Some(position(3)),
+                records: vec![
+                    record(5, Payload::Blank),
+                    record(6, Payload::Command(vec![9; 70_000].into())),
+                    record(7, Payload::Members(crate::record::Members::default())),
+                ],
+            },
+            Message::Vote(ballot.clone()),
+            Message::PreVote(ballot),
+            Message::Part(Part {
+                vote,
+                meta: SnapshotMeta::default(),
+                hash: "00".to_owned(),
+                total: 9,
+                offset: 3,
+                bytes: vec![1, 2, 3],
+            }),
+            Message::Transfer { vote, to: 2, last: Some(position(u64::MAX)) },
+            Message::Hello,
+            Message::Moved { address: "b:1".to_owned() },
+            Message::Remove { node: 3 },
+        ]
+    }
+
+    #[test]
+    fn messages_and_answers_come_back() {
+        for message in messages() {
+            let bytes = message.encode(CLUSTER, envelope());
+            assert_eq!(Message::decode(CLUSTER, &bytes), Ok((envelope(), message)));
+        }
+        let vote = Vote { term: 3, node: 1, committed: false };
+        for answer in [
+            Answer::Appended,
+            Answer::AppendedUpto { last: None },
+            Answer::AppendedUpto { last: Some(Position { term: 1, node: 2, index: 3 }) },
+            Answer::Conflict,
+            Answer::Later { vote },
+            Answer::Voted { vote, granted: true, last: None },
+            Answer::Held { bytes: 7 },
+            Answer::Installed { vote },
+            Answer::Here { pristine: true },
+            Answer::Done,
+            Answer::Failed { reason: "no".to_owned() },
+        ] {
+            let bytes = answer.encode(CLUSTER, envelope());
+            assert_eq!(Answer::decode(CLUSTER, &bytes), Ok((envelope(), answer)));
+        }
+    }
+
+    #[test]
+    fn bytes_of_others_are_refused() {
+        for message in messages() {
+            let bytes = message.encode(CLUSTER, envelope());
+            let other = Uuid::from_bytes([8; 16]);
+            let error = Message::decode(other, &bytes).unwrap_err();
+            assert!(matches!(error, FrameError::OtherCluster { .. }), "{error}");
+            assert_eq!(Answer::decode(CLUSTER, &bytes), Err(FrameError::Foreign));
+            for cut in [0, 1, 30, 60, bytes.len() - 1] {
+                assert!(Message::decode(CLUSTER, &bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    /// The checksum keeps damage out; a sender that is wrong on purpose meets these checks.
+    #[test]
+    fn wrong_lengths_in_a_sound_frame_are_errors() {
+        let good = messages().swap_remove(1).encode(CLUSTER, envelope());
+        let (_, body) = framing::open(Kind::Message, Some(CLUSTER), &good).unwrap();
+        for at in 48..body.len().min(400) {
+            for byte in [0, 0x7f, 0xff] {
+                let mut bad = body.to_vec();
+                bad[at] = byte;
+                let bad = framing::seal(Kind::Message, CLUSTER, &bad);
+                // An error or another message: never a panic, never memory for what is not there.
+                drop(Message::decode(CLUSTER, &bad));
+            }
+        }
+        for cut in 0..body.len().min(400) {
+            let cut = framing::seal(Kind::Message, CLUSTER, &body[..cut]);
+            drop(Message::decode(CLUSTER, &cut));
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_version_1_are_fixed() {
+        let bytes = Message::Remove { node: 3 }.encode(CLUSTER, envelope());
+        let (_, body) = framing::open(Kind::Message, Some(CLUSTER), &bytes).unwrap();
+        let mut fixed = Vec::new();
+        fixed.extend_from_slice(&1_u64.to_le_bytes());
+        fixed.extend_from_slice(&[1; 16]);
+        fixed.extend_from_slice(&2_u64.to_le_bytes());
+        fixed.extend_from_slice(&[0; 16]);
+        fixed.extend_from_slice(&21_u32.to_le_bytes());
+        fixed.extend_from_slice(br#"{"remove":{"node":3}}"#);
+        assert_eq!(body, fixed);
+        let hello = serde_json::to_string(&Message::Hello).unwrap();
+        assert_eq!(hello, r#""hello""#);
+        let vote = Vote { term: 3, node: 1, committed: true };
+        let append = Message::Append { vote, previous: None, committed: None, records: vec![] };
+        assert_eq!(
+            serde_json::to_string(&append).unwrap(),
+            r#"{"append":{"vote":{"term":3,"node":1,"committed":true},"previous":null,"committed":null}}"#
+        );
+    }
 }

@@ -275,7 +275,8 @@ impl<M: Machine> Node<M> {
     pub async fn snapshot_now(&self) -> Result<u64, ProposeError> {
         self.refuse_if_stopped()?;
         let mut metrics = self.inner.raft.metrics();
-        let wanted = metrics.borrow_watched().last_applied.map(|id| id.index);
+        // The metrics lag behind what was answered.
+        let (wanted, ()) = self.inner.machine.read_at(|_| ());
         let saved = async {
             loop {
                 let found = metrics.borrow_watched().snapshot.map(|id| id.index);

@@ -94,7 +94,7 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
         raft.server_metrics().borrow_watched().membership_config.membership(),
     ));
     let (publish, leadership) = watch::channel(Leadership::default());
-    let receiver = Receiver::new(raft.clone(), machine.clone(), links.clone(), host.clone());
+    let receiver = Receiver::new(raft.clone(), machine.clone(), links.clone());
     let mut tasks = vec![
         tokio::spawn(tending::compact(raft.clone(), snapshots.forgettable())).abort_handle(),
         tokio::spawn(tending::welcome(raft.clone(), links.clone())).abort_handle(),
@@ -148,7 +148,11 @@ async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), 
     }
     let leads = raft.wait(Some(LEADERSHIP_WAIT)).state(ServerState::Leader, "open").await;
     leads.map_err(|e| failed(&e))?;
-    node.linearize().await.map_err(|e| failed(&e))
+    node.linearize().await.map_err(|e| failed(&e))?;
+    // Whoever opened it may ask at once.
+    let mut leadership = node.leadership();
+    leadership.wait_for(|seen| seen.is_leader).await.map_err(|e| failed(&e))?;
+    Ok(())
 }
 
 fn config(options: &NodeOptions) -> Result<Config, OpenError> {

@@ -1,4 +1,4 @@
-//! The only files that name openraft: what it is made of, and how its traits stand on ours.
+//! What openraft is made of, and how its traits stand on ours.
 
 mod convert;
 mod log_adapter;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
@@ -13,10 +13,13 @@ use openraft::raft::{
 };
 use openraft::{AnyError, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 
+use shardfeed_host::blocking;
+
 use super::convert;
 use super::types::{Entry, Place, Snapshot, TypeConfig, Vote};
 use crate::links::Links;
 use crate::message::{Answer, Ballot, Message, Part};
+use crate::peers::PeerError;
 use crate::record::Record;
 use crate::snapshot;
 
@@ -101,10 +104,14 @@ impl Client {
         snapshot: snapshot::Snapshot,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let total = snapshot.state.len();
+        let hashed = blocking(self.links.host.as_ref(), move || {
+            (snapshot::hash_text(&snapshot.state), snapshot)
+        });
+        let (hash, snapshot) = hashed.await.map_err(|error| NetworkError::new(&error))?;
         let mut part = Part {
             vote,
             meta: snapshot.meta,
-            hash: snapshot::hash_text(&snapshot.state),
+            hash,
             total: total as u64,
             offset: 0,
             bytes: Vec::new(),
@@ -151,25 +158,28 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let committed = rpc.leader_commit.as_ref().map(convert::position);
         let message = Message::Append { vote, previous, committed, records };
         match self.call(&message, self.deadline).await? {
-            Answer::Appended { upto: None } => {
+            Answer::Appended => {
                 self.links.acknowledged(self.target, vote, last);
                 Ok(match cut {
                     true => AppendEntriesResponse::PartialSuccess(last.map(convert::log_id)),
                     false => AppendEntriesResponse::Success,
                 })
             }
-            Answer::Appended { upto: Some(upto) } => {
+            Answer::AppendedUpto { last: upto } => {
                 self.links.acknowledged(self.target, vote, upto);
                 Ok(AppendEntriesResponse::PartialSuccess(upto.map(convert::log_id)))
             }
             // openraft takes a log that went back for a bug of its own, and panics.
             Answer::Conflict if self.links.went_back(self.target, vote, previous) => {
                 let node = self.target;
-                let what = format!(
-                    "node {node} no longer has entries that it acknowledged: its disk went back in time; remove node {node} and let it join empty under a new number"
+                let reason = format!(
+                    "node {node} no longer has entries that it acknowledged: its disk went back in time; remove node {node} and let it join empty under a number that was never used"
                 );
-                tracing::error!(peer = node, ?previous, "{what}");
-                Err(Unreachable::new(&AnyError::error(what)).into())
+                let error = PeerError::Refused { node, reason };
+                if let Some(peer) = self.links.peer(node) {
+                    self.links.tell(&peer, Some(&error));
+                }
+                Err(Unreachable::new(&AnyError::new(&error)).into())
             }
             Answer::Conflict => Ok(AppendEntriesResponse::Conflict),
             Answer::Later { vote } => {

@@ -7,7 +7,7 @@ use openraft::errors::RaftError;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest,
 };
-use shardfeed_host::Host;
+use shardfeed_host::blocking;
 use tokio::sync::Mutex;
 
 use super::convert;
@@ -25,7 +25,6 @@ pub(crate) struct Receiver {
     raft: Raft,
     machine: Arc<Shared<dyn Machine>>,
     links: Arc<Links>,
-    host: Arc<dyn Host>,
     incoming: Mutex<Incoming>,
 }
 
@@ -38,13 +37,8 @@ struct Appended {
 }
 
 impl Receiver {
-    pub(crate) fn new(
-        raft: Raft,
-        machine: Arc<Shared<dyn Machine>>,
-        links: Arc<Links>,
-        host: Arc<dyn Host>,
-    ) -> Self {
-        Self { raft, machine, links, host, incoming: Mutex::default() }
+    pub(crate) fn new(raft: Raft, machine: Arc<Shared<dyn Machine>>, links: Arc<Links>) -> Self {
+        Self { raft, machine, links, incoming: Mutex::default() }
     }
 
     /// Opens a message, and checks that it is meant for this node and comes from one that may send it.
@@ -56,7 +50,7 @@ impl Receiver {
             Ok((envelope.from, message))
         });
         checked.map_err(|reason| {
-            tracing::warn!(peer = from, reason, "message refused");
+            self.links.tell_refused(from, &reason);
             PeerError::Refused { node: self.links.me.node, reason }
         })
     }
@@ -134,9 +128,9 @@ impl Receiver {
             leader_commit: committed.map(convert::log_id),
         };
         Ok(match self.raft.append_entries(request).await? {
-            AppendEntriesResponse::Success => Answer::Appended { upto: None },
+            AppendEntriesResponse::Success => Answer::Appended,
             AppendEntriesResponse::PartialSuccess(upto) => {
-                Answer::Appended { upto: Some(upto.as_ref().map(convert::position)) }
+                Answer::AppendedUpto { last: upto.as_ref().map(convert::position) }
             }
             AppendEntriesResponse::Conflict => Answer::Conflict,
             AppendEntriesResponse::HigherVote(vote) => {
@@ -175,10 +169,15 @@ impl Receiver {
         // The lock is held while the snapshot is installed: a repeated last part waits, and begins anew.
         let mut incoming = self.incoming.lock().await;
         let vote = convert::raft_vote(part.vote);
-        let snapshot = match incoming.take(part, self.host.now()) {
+        let snapshot = match incoming.take(part) {
             Taken::Held(bytes) => return Ok(Answer::Held { bytes }),
             Taken::Bad(reason) => return Ok(Answer::Failed { reason }),
-            Taken::Whole(snapshot) => snapshot,
+            Taken::All(all) => all,
+        };
+        let verified = blocking(self.links.host.as_ref(), move || snapshot.verify()).await;
+        let snapshot = match verified.map_err(|error| error.to_string()).flatten() {
+            Ok(snapshot) => snapshot,
+            Err(reason) => return Ok(Answer::Failed { reason }),
         };
         let meta = match convert::raft_meta(&snapshot.meta) {
             Ok(meta) => meta,

@@ -4,6 +4,7 @@
 mod common;
 mod damage;
 mod faults;
+mod inline;
 mod kill;
 mod members;
 mod replication;

@@ -134,6 +134,39 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
     cluster.shutdown().await;
 }
 
+/// Its incarnation is the right one, but its disk went back to an earlier day: the leader, which knows
+/// what it acknowledged since, must neither panic nor feed it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_went_back_in_time_is_not_counted() {
+    let mut cluster = Cluster::new();
+    cluster.found(3).await;
+    let leader = cluster.leader().await;
+    let back = if leader == 1 { 2 } else { 1 };
+    cluster.kill(back).await;
+    let files = cluster.files(back);
+    cluster.restart(back).await;
+    let leader = cluster.leader().await;
+    let mut acknowledged = Acknowledged::new();
+    for number in 0..50 {
+        let command = format!("{number}").into_bytes();
+        let applied = cluster.nodes[&leader].propose(command.clone()).await.unwrap();
+        acknowledged.insert(applied.index, command);
+    }
+    cluster.agree(&acknowledged).await;
+    cluster.kill(back).await;
+    cluster.set_files(back, files);
+    let (term, last) = (cluster.nodes[&leader].status().term, cluster.nodes[&leader].status().last);
+    cluster.restart(back).await;
+    let calls = cluster.net.calls();
+    eventually("they have talked", || cluster.net.calls() > calls + 50).await;
+    if cluster.nodes[&leader].status().term == term {
+        assert!(cluster.nodes[&back].status().last < last);
+    }
+    cluster.kill(back).await;
+    cluster.agree(&acknowledged).await;
+    cluster.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_moved_is_found_again() {
     let mut cluster = Cluster::new();

@@ -1,6 +1,8 @@
 //! Several nodes on disks of their own, and clients that count what was acknowledged.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -90,8 +92,22 @@ impl Cluster {
         self.dirs.remove(&node).unwrap();
     }
 
-    pub(crate) fn disk(&self, node: u64) -> Arc<dyn shardfeed_host::Disk> {
-        self.host.disk(self.dirs[&node].path()).unwrap()
+    /// The files of a node that does not run.
+    pub(crate) fn files(&self, node: u64) -> BTreeMap<OsString, Vec<u8>> {
+        assert!(!self.nodes.contains_key(&node));
+        let files = std::fs::read_dir(self.dirs[&node].path()).unwrap();
+        let file = |entry: DirEntry| (entry.file_name(), std::fs::read(entry.path()).unwrap());
+        files.map(|entry| file(entry.unwrap())).collect()
+    }
+
+    /// Puts files of an earlier day in the place of today's.
+    pub(crate) fn set_files(&mut self, node: u64, files: BTreeMap<OsString, Vec<u8>>) {
+        self.wipe(node);
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        self.dirs.insert(node, dir);
     }
 
     /// A node that has proved that it leads.

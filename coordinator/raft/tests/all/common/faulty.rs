@@ -85,6 +85,11 @@ impl FaultyDisk {
         }
     }
 
+    /// How often something was synced.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.state.lock().unwrap().syncs
+    }
+
     /// Bytes of a file as they would be after a crash.
     pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
         self.file(name).unwrap().lock().unwrap().synced.clone()
