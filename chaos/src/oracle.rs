@@ -271,8 +271,9 @@ impl Oracle {
             let (epoch, segments, world_size) = begin;
             let step = segments.iter().map(|segment| segment.steps.most()).sum();
             slots.retain(|place, _| *place < (*epoch, step));
-            let of_this = |(place, ranks)| (*place, (*generation, *world_size, ranks));
-            slots.extend(received.iter().map(of_this));
+            for (place, ranks) in received {
+                slots.insert(*place, (*generation, *world_size, ranks));
+            }
         }
         let Some(last) = slots.keys().next_back().copied() else {
             return;
