@@ -35,7 +35,8 @@ pub struct Invariants {
     leaders: BTreeMap<u64, u64>,
     /// The hash of the state at an index, whoever came there first.
     hashes: BTreeMap<u64, [u8; 32]>,
-    last: BTreeMap<u64, Status>,
+    /// The last status of each node, and how often it had crashed.
+    last: BTreeMap<u64, (u64, Status)>,
     applied: u64,
     ranks: BTreeMap<RankKey, RankSeen>,
     /// Since when, and until when, somebody answered as the leader, by term and node.
@@ -105,7 +106,7 @@ impl Invariants {
             if deep {
                 self.look_inside(node, &inspector);
             }
-            self.last.insert(node.number, status);
+            self.last.insert(node.number, (node.crashes.get(), status));
         }
         if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied) {
             self.applied = applied;
@@ -130,7 +131,9 @@ impl Invariants {
         self.breaches.check(kept <= LOG_ENTRIES_MAX, "I17", || {
             format!("the log of {} holds {kept} entries: {status:?}", node.name)
         });
-        if let Some(before) = self.last.get(&node.number) {
+        let crashes = node.crashes.get();
+        let last_seen = self.last.get(&node.number).filter(|(at, _)| *at == crashes);
+        if let Some((_, before)) = last_seen {
             let grows = before.term <= *term
                 && before.applied <= *applied
                 && before.committed <= *committed

@@ -141,17 +141,7 @@ impl Nemesis {
         self.trace.tell("nemesis: everything is mended");
         self.end(sim, |_| true);
         for index in 0..self.nodes.len() {
-            self.nodes[index].host.disks().set_faults(DiskFaults::default());
-            let stopped = self.nodes[index].inspector.borrow().as_ref().is_none_or(|inspector| {
-                inspector.status().fatal.is_some()
-            });
-            let wanted = self.nodes[index].is_wanted.get();
-            let refused = self.nodes[index].refused.borrow().is_some();
-            let fatal = self.nodes[index].inspector.borrow().is_some() && stopped;
-            if wanted && (fatal || refused) {
-                self.crash(sim, index, false);
-                sim.bounce(self.nodes[index].name.as_str());
-            }
+            self.mend_disk(sim, index);
         }
     }
 
@@ -185,7 +175,7 @@ impl Nemesis {
                 self.mend_disk(sim, index);
             }
             for index in down {
-                sim.bounce(self.nodes[index].name.as_str());
+                self.boot(sim, index);
             }
             for index in hosts_down {
                 sim.bounce(self.hosts[index].name.as_str());
@@ -200,9 +190,14 @@ impl Nemesis {
         let fatal = node.inspector.borrow().as_ref().is_some_and(|i| i.status().fatal.is_some());
         if fatal || node.refused.borrow().is_some() {
             self.trace.tell(format!("{} is started again, its disk is mended", node.name));
-            self.crash(sim, index, false);
-            sim.bounce(node.name.as_str());
+            self.boot(sim, index);
         }
+    }
+
+    /// Starts a coordinator, again if it runs.
+    fn boot(&mut self, sim: &mut Sim<'_>, index: usize) {
+        self.crash(sim, index, false);
+        sim.bounce(self.nodes[index].name.as_str());
     }
 
     /// Stops a coordinator without a word; with the power, what was not synced may be gone.
@@ -210,6 +205,7 @@ impl Nemesis {
         let node = &self.nodes[index];
         sim.crash(node.name.as_str());
         *node.inspector.borrow_mut() = None;
+        node.crashes.set(node.crashes.get() + 1);
         match power {
             true => node.host.disks().cut_power(),
             false => node.host.disks().kill(),

@@ -54,6 +54,8 @@ struct Ledger {
 
 #[derive(Debug)]
 struct Received {
+    /// The generation whose token it began with.
+    parent: Option<u64>,
     begin: (u64, Vec<Segment>, u64),
     slots: BTreeMap<Place, BTreeMap<u64, Vec<Planned>>>,
 }
@@ -161,11 +163,11 @@ impl Oracle {
     }
 
     /// A trainer has its place in a generation.
-    /// - `token`: what it started from; `segments`: what the coordinator said.
+    /// - `parent`: the generation that made its token.
     pub fn begins(
         &self,
         job: &Rc<JobFacts>,
-        generation: u64,
+        (generation, parent): (u64, Option<u64>),
         (epoch, segments, world_size): (u64, Vec<Segment>, u64),
     ) {
         let mut seen = self.seen.borrow_mut();
@@ -177,9 +179,9 @@ impl Oracle {
         let ledger = seen.ledgers.entry(job.name.clone()).or_insert_with(new);
         let begin = (epoch, segments, world_size);
         let slots = BTreeMap::new();
-        let new = || Received { begin: begin.clone(), slots };
+        let new = || Received { parent, begin: begin.clone(), slots };
         let known = ledger.generations.entry(generation).or_insert_with(new);
-        self.breaches.check(known.begin == begin, "I8", || {
+        self.breaches.check(known.begin == begin && known.parent == parent, "I8", || {
             let job = &job.name;
             format!("ranks of generation {generation} of {job} begin at {:?} and {begin:?}", known.begin)
         });
@@ -236,8 +238,8 @@ impl Oracle {
             format!("the latest token of {job} is {read:?}, but it was {before:?} before")
         });
         let reached = seen.ledgers.get(job).and_then(|ledger| {
-            let Received { begin, slots } = ledger.generations.get(&token.generation)?;
-            let began = (begin.0, begin.1.iter().map(|segment| segment.steps.most()).sum());
+            let Received { begin, slots, .. } = ledger.generations.get(&token.generation)?;
+            let began = place_of(begin);
             let after = slots.keys().next_back().map(|(epoch, step)| {
                 let ends = step + 1 >= ledger.job.steps(*epoch);
                 if ends { (epoch + 1, 0) } else { (*epoch, step + 1) }
@@ -266,15 +268,7 @@ impl Oracle {
 
     fn recount_job(&self, ledger: &Ledger, counted: &mut Counted) {
         let name = &ledger.job.name;
-        let mut slots: BTreeMap<Place, (u64, u64, &BTreeMap<u64, Vec<Planned>>)> = BTreeMap::new();
-        for (generation, Received { begin, slots: received }) in &ledger.generations {
-            let (epoch, segments, world_size) = begin;
-            let step = segments.iter().map(|segment| segment.steps.most()).sum();
-            slots.retain(|place, _| *place < (*epoch, step));
-            for (place, ranks) in received {
-                slots.insert(*place, (*generation, *world_size, ranks));
-            }
-        }
+        let slots = self.lineage(ledger);
         let Some(last) = slots.keys().next_back().copied() else {
             return;
         };
@@ -317,6 +311,27 @@ impl Oracle {
         self.breaches.check(known.contains(&(0, 0)), "I4", || format!("{name} lost its beginning"));
     }
 
+    /// What the last generation that delivered anything has behind it: of each ancestor what it delivered
+    /// before its child began.
+    fn lineage<'a>(&self, ledger: &'a Ledger) -> Slots<'a> {
+        let delivers = |(_, received): &(&u64, &Received)| !received.slots.is_empty();
+        let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
+        let (mut slots, mut end) = (Slots::new(), (u64::MAX, 0));
+        while let Some(number) = next {
+            let Some(received) = ledger.generations.get(&number) else {
+                let name = &ledger.job.name;
+                self.breaches.note("I4", format!("generation {number} of {name} made a token and is unknown"));
+                break;
+            };
+            let Received { parent, begin, slots: own } = received;
+            for (place, ranks) in own.range(..end) {
+                slots.insert(*place, (number, begin.2, ranks));
+            }
+            (next, end) = (*parent, place_of(begin).min(end));
+        }
+        slots
+    }
+
     fn check_whole(&self, job: &JobFacts, epoch: u64, (steps, delivered): (u64, u64)) {
         let (total, batch) = (job.samples(), job.global_batch);
         let fine = match job.identity.tail {
@@ -328,4 +343,11 @@ impl Oracle {
             format!("epoch {epoch} of {name} delivered {delivered} of {total} in {steps} steps")
         });
     }
+}
+
+/// Slots with the generation that delivered them, its world size, and what each rank has.
+type Slots<'a> = BTreeMap<Place, (u64, u64, &'a BTreeMap<u64, Vec<Planned>>)>;
+
+fn place_of((epoch, segments, _): &(u64, Vec<Segment>, u64)) -> Place {
+    (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
 }

@@ -38,6 +38,8 @@ pub struct Node {
     pub is_wanted: Cell<bool>,
     /// A look inside, while one runs and is a member.
     pub inspector: RefCell<Option<Inspector>>,
+    /// Counts crashes.
+    pub crashes: Cell<u64>,
     /// Why it does not run.
     pub refused: RefCell<Option<String>>,
     trace: Trace,
@@ -67,6 +69,7 @@ impl Node {
             options: RefCell::new(options),
             is_wanted: Cell::new(false),
             inspector: RefCell::default(),
+            crashes: Cell::new(0),
             refused: RefCell::default(),
             trace,
             breaches,

@@ -156,7 +156,8 @@ impl Rank {
         });
         cursor.set_generation(started.generation);
         let begin = (epoch, segments, asked.world_size);
-        host.oracle.begins(&self.run.job, started.generation, begin);
+        let generation = (started.generation, token_generation);
+        host.oracle.begins(&self.run.job, generation, begin);
         self.run.started.set(self.run.started.get() + 1);
         let state = ServedState {
             generation: started.generation,
