@@ -61,8 +61,14 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
     };
     shuffle.validate()?;
     Segment::start(message.lanes, message.lanes, 1)?;
-    let wire::JobIdentity { lanes, operators, decoder, .. } = message;
-    let mode = Mode::Deterministic;
+    let wire::JobIdentity { lanes, operators, decoder, mode, .. } = message;
+    let mode = match wire::Mode::try_from(mode) {
+        // A sender from before there were two.
+        Ok(wire::Mode::Deterministic | wire::Mode::Unspecified) => Mode::Deterministic,
+        Ok(wire::Mode::Dynamic) => Mode::Dynamic,
+        // Taken for another one it would be another job.
+        Err(_) => return Err(InvalidMessage::Missing("mode")),
+    };
     Ok(JobIdentity { shuffle, lanes, tail, mode, operators, decoder })
 }
 
@@ -73,6 +79,10 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         Tail::Drop => wire::Tail::Drop,
         Tail::Pad => wire::Tail::Pad,
         Tail::Uneven => wire::Tail::Uneven,
+    };
+    let mode = match identity.mode {
+        Mode::Deterministic => wire::Mode::Deterministic,
+        Mode::Dynamic => wire::Mode::Dynamic,
     };
     wire::JobIdentity {
         content: content.as_bytes().to_vec(),
@@ -85,7 +95,7 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         tail: tail.into(),
         operators: identity.operators.clone(),
         decoder: identity.decoder.clone(),
-        mode: wire::Mode::Deterministic.into(),
+        mode: mode.into(),
     }
 }
 
@@ -179,7 +189,11 @@ mod tests {
             operators,
             decoder,
         };
-        assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity));
+        assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity.clone()));
+        let dynamic = JobIdentity { mode: Mode::Dynamic, ..identity };
+        assert_eq!(identity_from(Some(identity_to(&dynamic))), Ok(dynamic.clone()));
+        let unknown = wire::JobIdentity { mode: 77, ..identity_to(&dynamic) };
+        assert_eq!(identity_from(Some(unknown)), Err(InvalidMessage::Missing("mode")));
         let segments = vec![
             Segment { lanes: 2, global_batch: 4, steps: Steps::PerRank(vec![1, 2]) },
             Segment { lanes: 4, global_batch: 8, steps: Steps::All(3) },

@@ -46,8 +46,8 @@ impl<M: Machine> Node<M> {
         };
         let member = |(&node, place): (&u64, &Place)| {
             let me = node == metrics.id;
-            let matched = metrics.replication.as_ref().and_then(|all| all.get(&node).cloned());
-            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&node).cloned());
+            let matched = metrics.replication.as_ref().and_then(|all| all.get(&node).copied());
+            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&node).copied());
             Member {
                 node,
                 address: place.address.clone(),
@@ -122,8 +122,10 @@ impl<M: Machine> Node<M> {
         let mut stalled = self.inner.host.now() + STALLED_AFTER;
         loop {
             let now = metrics.borrow_watched().clone();
-            let Some(replication) = &now.replication else { return self.lead() };
-            let matched = replication.get(&node).cloned().flatten();
+            // Only a leader has it.
+            self.lead()?;
+            let matched =
+                now.replication.as_ref().and_then(|all| all.get(&node).copied().flatten());
             let entries = |index: Option<u64>| index.map_or(0, |index| index + 1);
             let matched = entries(matched.map(|id| id.index));
             let last = entries(now.last_log_index);

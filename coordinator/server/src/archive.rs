@@ -409,7 +409,8 @@ impl Frames<'_> {
     }
 
     fn damaged(&self, what: &str) -> RestoreError {
-        let reason = format!("{what}, at offset {}; save the backup again, or use another", self.at);
+        let reason =
+            format!("{what}, at offset {}; save the backup again, or use another", self.at);
         RestoreError::Damaged { path: self.path.to_owned(), reason }
     }
 }

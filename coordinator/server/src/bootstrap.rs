@@ -39,7 +39,8 @@ pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start,
         _ => Start::Found { members: founders.clone() },
     };
     let look = Arc::clone(disk);
-    let known = blocking(front.host.as_ref(), move || shardfeed_raft::identity(look.as_ref())).await;
+    let known =
+        blocking(front.host.as_ref(), move || shardfeed_raft::identity(look.as_ref())).await;
     let died = |source| StartError::DataDir {
         path: front.options.data_dir.clone(),
         action: "look at the log",
@@ -99,10 +100,7 @@ pub(crate) async fn arrive(front: &Front, core: &Core) -> Result<(), StartError>
 }
 
 /// Waits until every other founder has said that it has no history.
-async fn agree_to_found(
-    front: &Front,
-    founders: &BTreeMap<u64, String>,
-) -> Result<(), StartError> {
+async fn agree_to_found(front: &Front, founders: &BTreeMap<u64, String>) -> Result<(), StartError> {
     let mut telling = Telling::new(front);
     loop {
         let answers = ask(front, others(front, founders)).await;

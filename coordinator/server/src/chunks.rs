@@ -102,7 +102,8 @@ impl ChunkStore {
         referenced: &BTreeSet<Digest>,
         now: Instant,
     ) -> Result<Self, ChunkStoreError> {
-        let failed = |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
+        let failed =
+            |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
         let mut known = Known::default();
         for name in disk.list().map_err(|error| failed("", error))? {
             if name.starts_with(PART_PREFIX) {
@@ -175,6 +176,17 @@ impl ChunkStore {
     pub(crate) fn hold<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut known = self.known();
         digests.into_iter().for_each(|digest| known.unreferenced.remove(digest));
+    }
+
+    /// Puts chunks back whose command was refused; if a dataset refers to them after all, the next look at
+    /// the state takes them out again.
+    pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
+        let mut known = self.known();
+        for digest in digests {
+            if known.present.contains(digest) {
+                known.unreferenced.insert(*digest, COUNTED_BYTES_MIN, now);
+            }
+        }
     }
 
     /// Follows the state, which other nodes change as well: what datasets refer to is not counted, and

@@ -187,8 +187,9 @@ impl CoordinatorOptions {
 
     fn validate_timers(&self) -> Result<(), InvalidOption> {
         let refuse = |option, reason: String| Err(InvalidOption { option, reason });
-        let Self { peer_heartbeat_ms: heartbeat, election_min_ms: min, election_max_ms: max, .. } =
-            *self;
+        let Self {
+            peer_heartbeat_ms: heartbeat, election_min_ms: min, election_max_ms: max, ..
+        } = *self;
         if heartbeat == 0 || heartbeat.saturating_mul(2) > min {
             let reason = format!(
                 "is {heartbeat}, but two must fit into election-min-ms={min}; use 1 to {}",
@@ -263,8 +264,8 @@ impl CoordinatorOptions {
                 let number = number.parse::<u64>().ok().filter(|number| *number > 0)?;
                 Some((number, address.to_owned()))
             });
-            let (number, address) = parsed
-                .ok_or_else(|| refuse(format!("holds `{shown}`; write NUMBER=HOST:PORT")))?;
+            let (number, address) =
+                parsed.ok_or_else(|| refuse(format!("holds `{shown}`; write NUMBER=HOST:PORT")))?;
             check_address("peers", &address)?;
             if founders.values().any(|known| *known == address) {
                 return Err(refuse(format!("names {address} twice")));

@@ -61,9 +61,8 @@ pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>) -> Result<Digest, Wi
     }
     drop(told);
     let here = Arc::clone(core);
-    let put = move || {
-        here.chunks.put(&content, here.host.now()).map_err(|error| error::chunk(&error))
-    };
+    let put =
+        move || here.chunks.put(&content, here.host.now()).map_err(|error| error::chunk(&error));
     let digest = blocking(core, "storing a chunk", put).await?;
     let (mut copies, mut missing) = (1, Vec::new());
     while copies < needed {

@@ -62,6 +62,8 @@ pub(crate) struct Core {
     leadership: watch::Receiver<Leadership>,
     /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
     ready_term: AtomicU64,
+    /// When the leader, if it is another node, sent a message of the log last.
+    heard: Mutex<Instant>,
     live: Mutex<Live>,
 }
 
@@ -103,6 +105,7 @@ impl Core {
             asks,
             started: front.host.now(),
             ready_term: AtomicU64::new(0),
+            heard: Mutex::new(front.host.now()),
             live: Mutex::default(),
         }
     }
@@ -110,6 +113,20 @@ impl Core {
     /// Looks at the applied state, under its lock: be short.
     pub(crate) fn read<T>(&self, view: impl FnOnce(&State) -> T) -> T {
         self.node.read(|machine| view(&machine.state))
+    }
+
+    /// Another node sent a message of the log.
+    pub(crate) fn hears(&self, node: u64) {
+        if self.leadership.borrow().leader.as_ref().is_some_and(|leader| leader.node == node) {
+            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = self.host.now();
+        }
+    }
+
+    /// Whether nothing came from the leader for long: it is gone, or this node is no member any more.
+    fn is_forgotten(&self) -> bool {
+        let most = self.options.election_max_ms.saturating_mul(LONELY_ELECTIONS);
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        self.host.now().saturating_duration_since(heard) > Duration::from_millis(most)
     }
 
     /// Has a change agreed upon and carried out.
@@ -240,6 +257,14 @@ impl Core {
         all > 1 && heard * 2 <= all
     }
 
+    /// Whether a majority confirms soon that this node leads: what it remembers of them may be old only
+    /// because nothing was to be said.
+    pub(crate) async fn is_confirmed(&self) -> bool {
+        let wait = Duration::from_millis(self.options.election_max_ms);
+        let confirmed = tokio::time::timeout(wait, self.node.linearize()).await;
+        confirmed.is_ok_and(|confirmed| confirmed.is_ok())
+    }
+
     /// Answers nobody until a majority has confirmed that this node leads.
     pub(crate) fn leave_office(&self) {
         self.ready_term.store(0, Ordering::Release);
@@ -272,6 +297,10 @@ impl Core {
         let Leadership { term, leader, is_leader } = self.leadership();
         let ready = !is_leader || self.ready_term.load(Ordering::Acquire) == term;
         match leader {
+            Some(leader) if !is_leader && self.is_forgotten() => Some(format!(
+                "{leader} leads as far as this node knows, but says nothing: it is gone, or this node was \
+                 removed from the cluster"
+            )),
             Some(_) if ready => None,
             _ => Some("no leader: an election is going on, or most nodes are gone".into()),
         }

@@ -66,11 +66,6 @@ impl Front {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The coordinator behind it, as soon as there is a log.
-    pub(crate) fn opened(&self) -> Option<&Arc<Core>> {
-        self.core.get()
-    }
-
     /// The coordinator behind it.
     ///
     /// # Errors  `Retry`: there is no log yet.

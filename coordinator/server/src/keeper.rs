@@ -11,8 +11,8 @@ use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::core::{Core, blocking, referenced};
 use crate::copies;
+use crate::core::{Core, blocking, referenced};
 use crate::error;
 use crate::manifests::assemble;
 
@@ -90,12 +90,23 @@ impl Keeper {
         proposed.is_ok()
     }
 
+    /// Reads a dataset's parts. One that is damaged here is looked for on the other nodes.
     async fn finish(&self, dataset: Dataset) -> Result<FinishDataset, WireError> {
         let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>());
-        copies::bring(&self.core, &chunks.unwrap_or_default()).await?;
-        let core = Arc::clone(&self.core);
-        let finish = move || finish(&core, &dataset);
-        blocking(&self.core, "putting a dataset together", finish).await
+        let (chunks, dataset) = (chunks.unwrap_or_default(), Arc::new(dataset));
+        let read = || {
+            let (core, dataset) = (Arc::clone(&self.core), Arc::clone(&dataset));
+            let finish = move || finish(&core, &dataset);
+            blocking(&self.core, "putting a dataset together", finish)
+        };
+        copies::bring(&self.core, &chunks).await?;
+        match read().await {
+            Err(error) if error.kind == ErrorKind::Corrupt => {
+                copies::bring(&self.core, &chunks).await?;
+                read().await
+            }
+            read => read,
+        }
     }
 
     /// Removes old chunks that no dataset refers to.

@@ -45,8 +45,8 @@ mod http;
 mod metrics;
 mod net;
 
+pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
-pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use inspect::Inspector;
 pub use server::{Coordinator, Running, Starting, run};

@@ -218,7 +218,8 @@ impl Peers for Links {
         let (links, to) = (self.clone(), to.clone());
         async move {
             let cluster_id = links.cluster();
-            let request = ExchangeRequest { cluster_id, from: links.inner.me, to: to.node, message };
+            let request =
+                ExchangeRequest { cluster_id, from: links.inner.me, to: to.node, message };
             let answer = links
                 .call(&to.address, Purpose::Consensus, deadline, |mut client| async move {
                     client.exchange(request).await

@@ -158,30 +158,18 @@ impl Starting {
 
     /// The second half of [`Coordinator::start_on`]: comes into the cluster.
     ///
-    /// # Errors  [`StartError`]: the data folder, the log, what other nodes say.
+    /// # Errors  [`StartError`]: the data folder, the log, what other nodes say. The ports are free then.
     pub async fn open(self) -> Result<Running, StartError> {
-        let Self { front, grpc, http, stop, alive, servers } = self;
-        let disk = disk_of(&front, LOG_FOLDER)?;
-        let start = bootstrap::decide(&front, &disk).await?;
-        let node = open_node(&front, disk, start).await?;
-        front.links.of_cluster(node.cluster_id());
-        let (asks, desk) = takes::channel();
-        let core = match open_core(&front, node.clone(), asks).await {
-            Ok(core) => Arc::new(core),
+        let Self { front, grpc, http, stop, alive, mut servers } = self;
+        let mut timers = JoinSet::new();
+        let core = match come_in(&front, &stop, &mut timers).await {
+            Ok(core) => core,
             Err(error) => {
-                node.shutdown().await;
+                timers.shutdown().await;
+                servers.shutdown().await;
                 return Err(error);
             }
         };
-        front.open(Arc::clone(&core));
-        let stopped = stop.subscribe();
-        let mut timers = JoinSet::new();
-        timers.spawn(Arc::clone(&core).follow_terms(stopped.clone()));
-        timers.spawn(Timers::new(Arc::clone(&core)).run(stopped.clone()));
-        timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped.clone()));
-        timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped.clone()));
-        timers.spawn(copies::keep(Arc::clone(&core), stopped));
-        bootstrap::arrive(&front, &core).await?;
         let running = Running { core, grpc, http, stop, servers, timers, _alive: alive };
         running.settle().await;
         let cluster = running.cluster_id();
@@ -189,6 +177,35 @@ impl Starting {
         tracing::info!(%cluster, node, %grpc, ?http, "coordinator started");
         Ok(running)
     }
+}
+
+/// Opens the log and the chunks, and waits until the node is a member.
+async fn come_in(
+    front: &Arc<Front>,
+    stop: &watch::Sender<bool>,
+    timers: &mut JoinSet<()>,
+) -> Result<Arc<Core>, StartError> {
+    let disk = disk_of(front, LOG_FOLDER)?;
+    let start = bootstrap::decide(front, &disk).await?;
+    let node = open_node(front, disk, start).await?;
+    front.links.of_cluster(node.cluster_id());
+    let (asks, desk) = takes::channel();
+    let core = match open_core(front, node.clone(), asks).await {
+        Ok(core) => Arc::new(core),
+        Err(error) => {
+            node.shutdown().await;
+            return Err(error);
+        }
+    };
+    front.open(Arc::clone(&core));
+    let stopped = || stop.subscribe();
+    timers.spawn(Arc::clone(&core).follow_terms(stopped()));
+    timers.spawn(Timers::new(Arc::clone(&core)).run(stopped()));
+    timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped()));
+    timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped()));
+    timers.spawn(copies::keep(Arc::clone(&core), stopped()));
+    bootstrap::arrive(front, &core).await?;
+    Ok(core)
 }
 
 impl Running {
@@ -253,9 +270,11 @@ impl Running {
     /// Waits until a node that is a majority by itself answers.
     async fn settle(&self) {
         let core = &self.core;
-        let alone = core.node.members().iter().all(|member| {
-            member.node == core.options.node_id || member.role == Role::Learner
-        });
+        let alone = core
+            .node
+            .members()
+            .iter()
+            .all(|member| member.node == core.options.node_id || member.role == Role::Learner);
         let ready = async {
             while alone && core.available().is_err() && core.node.status().fatal.is_none() {
                 core.take_office(core.leadership().term).await;
@@ -338,11 +357,7 @@ async fn open_node(
     Ok(Node::open_with(footing, options, Scheduler::default()).await?)
 }
 
-async fn open_core(
-    front: &Front,
-    node: Node<Scheduler>,
-    asks: Asks,
-) -> Result<Core, StartError> {
+async fn open_core(front: &Front, node: Node<Scheduler>, asks: Asks) -> Result<Core, StartError> {
     let known: BTreeSet<Digest> =
         node.read(|machine| referenced(&machine.state)).into_iter().collect();
     let disk = disk_of(front, CHUNK_FOLDER)?;

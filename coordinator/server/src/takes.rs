@@ -404,8 +404,11 @@ fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
     let Taken { truncated, pieces, closed, revoke_from, quota, ended, first_step, .. } = taken;
     let pool = pool_of(state, take).map(|(_, pool)| pool);
     let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
-    let piece =
-        |piece: shardfeed_plan::dynamic::Piece| Piece { group: piece.group, from: piece.from, to: piece.to };
+    let piece = |piece: shardfeed_plan::dynamic::Piece| Piece {
+        group: piece.group,
+        from: piece.from,
+        to: piece.to,
+    };
     TakeGroupsResponse {
         pieces: pieces.into_iter().map(piece).collect(),
         // Where a cut leaves less than the worker knows, it is told the whole list.
@@ -423,4 +426,12 @@ fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
 pub(crate) fn too_many() -> WireError {
     let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
     WireError::new(ErrorKind::Retry, message)
+}
+
+/// The loop ended before it answered.
+pub(crate) fn gone() -> WireError {
+    WireError::new(
+        ErrorKind::Retry,
+        "this coordinator stops; try again, at another node if there is one",
+    )
 }

@@ -57,7 +57,7 @@ impl Timers {
             self.looked = None;
             return;
         }
-        if self.core.is_lonely() {
+        if self.core.is_lonely() && !self.core.is_confirmed().await {
             tracing::warn!("this node leads but hears of no majority; it answers nobody");
             self.core.leave_office();
             self.looked = None;

@@ -43,7 +43,7 @@ impl<M: Machine> Shared<M> {
         failure: Failure,
     ) -> Self {
         let applied = restored.and_then(|meta| meta.last);
-        let used = restored.map(|meta| meta.used.clone()).unwrap_or_default();
+        let used = restored.map(known_numbers).unwrap_or_default();
         Self { failure, held: RwLock::new(Held { applied, used, machine }) }
     }
 }
@@ -80,6 +80,11 @@ impl<M: Machine + ?Sized> Shared<M> {
             io::Error::other(message)
         })
     }
+}
+
+/// The numbers that a snapshot knows of; one of an earlier release says only who is a member.
+fn known_numbers(meta: &snapshot::SnapshotMeta) -> BTreeSet<u64> {
+    meta.used.iter().chain(meta.members.addresses.keys()).copied().collect()
 }
 
 /// The machine as openraft drives it: in memory, rebuilt from the newest snapshot and the log.
@@ -173,7 +178,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         let snapshot = save(self.host.as_ref(), self.snapshots.clone(), failure, snapshot).await?;
         let restored = self.shared.change(index, |held| {
             held.applied = snapshot.meta.last;
-            held.used = snapshot.meta.used;
+            held.used = known_numbers(&snapshot.meta);
             held.machine.restore(&snapshot.state)
         })?;
         restored.map_err(|error| {

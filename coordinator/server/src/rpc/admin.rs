@@ -12,9 +12,9 @@ use shardfeed_proto::coordinator::v1::{
     GetJobResponse, GetStatusRequest, GetStatusResponse, ListDatasetsRequest, ListDatasetsResponse,
     ListEpochsRequest, ListEpochsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
     ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
-    ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse, RemoveJobRequest,
-    RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse, SaveSnapshotRequest,
-    SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse,
+    RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse,
+    SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::Role;

@@ -94,6 +94,7 @@ async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeRes
         let message = format!("this is node {}, not node {to}", core.options.node_id);
         return Err(WireError::new(ErrorKind::Conflict, message));
     }
+    core.hears(from);
     let message = core.node.handle(from, &message).await.map_err(wire_error)?;
     Ok(ExchangeResponse { message })
 }

@@ -116,7 +116,7 @@ async fn propose_holding(
     };
     // If nobody knows whether it was carried out, they stay until a restart finds out.
     if proposed.as_ref().is_err_and(|error| error.kind != ErrorKind::Retry) {
-        core.chunks.release(&held);
+        core.chunks.release(&held, core.host.now());
     }
     proposed
 }

@@ -10,9 +10,9 @@ use shardfeed_proto::coordinator::v1::{
     GetChunkResponse, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse,
     LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
     PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
-    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress, StartRankRequest,
-    StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
-    heartbeat_response::Verdict,
+    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress,
+    StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest,
+    TakeScansResponse, heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
@@ -260,7 +260,7 @@ async fn take_groups(
     let (reply, answer) = oneshot::channel();
     let ask = Ask { take, groups, request_id: caller.request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| takes::too_many())?;
-    answer.await.unwrap_or_else(|_| Err(takes::too_many()))
+    answer.await.unwrap_or_else(|_| Err(takes::gone()))
 }
 
 /// A rank's progress as it came.

@@ -49,8 +49,7 @@ async fn a_backup_gives_the_same_state_and_chunks_under_a_new_cluster_id() {
     assert_eq!((&restored.from_cluster, restored.applied), (&cluster, applied));
     assert_ne!(restored.cluster, cluster);
 
-    let options =
-        shardfeed_coordinator::CoordinatorOptions { data_dir: data, ..restored_options };
+    let options = shardfeed_coordinator::CoordinatorOptions { data_dir: data, ..restored_options };
     let running = Coordinator::start(options).await.unwrap();
     assert_eq!(running.cluster_id(), restored.cluster);
     let (mut worker, mut admin) = clients(running.grpc_address()).await;

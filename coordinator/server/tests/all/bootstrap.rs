@@ -130,7 +130,8 @@ async fn a_port_in_use_leaves_no_folder() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_without_pages_serves() {
     let folder = tempfile::tempdir().unwrap();
-    let options = shardfeed_coordinator::CoordinatorOptions { http: None, ..options(folder.path()) };
+    let options =
+        shardfeed_coordinator::CoordinatorOptions { http: None, ..options(folder.path()) };
     let running = Coordinator::start(options).await.unwrap();
     assert_eq!(running.http_address(), None);
     let (mut worker, _) = clients(running.grpc_address()).await;

@@ -32,7 +32,10 @@ async fn a_follower_says_who_leads() {
     let refusals = [
         beat(&mut worker, 1, vec![]).await.unwrap_err(),
         admin.list_jobs(ListJobsRequest { context: context() }).await.unwrap_err(),
-        worker.put_chunk(PutChunkRequest { context: context(), content: vec![1] }).await.unwrap_err(),
+        worker
+            .put_chunk(PutChunkRequest { context: context(), content: vec![1] })
+            .await
+            .unwrap_err(),
     ];
     for status in refusals {
         let error = WireError::from_status(&status);

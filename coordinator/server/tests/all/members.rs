@@ -15,10 +15,8 @@ use crate::worker::{beat, join, put};
 
 async fn add(admin: &mut AdminServiceClient<Channel>, node: u64, address: &str) {
     let request = || AddMemberRequest { context: context(), node, address: address.into() };
-    eventually("the node is added", || async {
-        admin.clone().add_member(request()).await.ok()
-    })
-    .await;
+    eventually("the node is added", || async { admin.clone().add_member(request()).await.ok() })
+        .await;
 }
 
 fn voters(said: &GetClusterResponse) -> Vec<u64> {
@@ -105,8 +103,7 @@ async fn members_that_make_no_sense_are_refused() {
         assert_eq!(kind, ErrorKind::Invalid, "{message}");
     }
     // Nobody is there.
-    let request =
-        AddMemberRequest { context: context(), node: 4, address: "127.0.0.1:1".into() };
+    let request = AddMemberRequest { context: context(), node: 4, address: "127.0.0.1:1".into() };
     let (kind, message) = refused(admin.add_member(request).await);
     assert_eq!(kind, ErrorKind::Unreachable, "{message}");
     assert_eq!(voters(&members(&mut admin).await), [1, 2, 3]);

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use shardfeed_coordinator::Coordinator;
-use shardfeed_host::{
-    ByteStream, Disk, DiskFile, DiskLock, Host, Listener, RealDisk, RealHost,
-};
+use shardfeed_host::{ByteStream, Disk, DiskFile, DiskLock, Host, Listener, RealDisk, RealHost};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
 
@@ -204,8 +202,10 @@ async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     join(&mut worker, "w0").await;
     full.store(false, Ordering::SeqCst);
     // Nobody puts anything: it looks by itself.
-    eventually("it is ready again", || async { (page(http, "/readyz").await.0 == 200).then_some(()) })
-        .await;
+    eventually("it is ready again", || async {
+        (page(http, "/readyz").await.0 == 200).then_some(())
+    })
+    .await;
     worker.put_chunk(put()).await.unwrap();
     running.stop().await;
 }
