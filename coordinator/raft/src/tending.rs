@@ -83,6 +83,8 @@ pub(crate) struct Tend {
     address: String,
     /// Whom this node founds the cluster with, if it does.
     founders: Option<BTreeMap<u64, String>>,
+    /// What people were told of the founding last.
+    said: Option<String>,
 }
 
 impl Tend {
@@ -98,20 +100,18 @@ impl Tend {
             Start::Found { members } if origin == Origin::Found => Some(members.clone()),
             _ => None,
         };
-        Self { raft, links, changing, address: options.address.clone(), founders }
+        Self { raft, links, changing, address: options.address.clone(), founders, said: None }
     }
 
     /// Runs until consensus has stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let Ok(initialized) = self.raft.is_initialized().await else { return };
-            match (&self.founders, initialized) {
-                (Some(founders), false) => self.found(founders).await,
-                (None, false) => {}
-                (_, true) => {
-                    self.finish_change().await;
-                    self.keep_address().await;
-                }
+            if initialized {
+                self.finish_change().await;
+                self.keep_address().await;
+            } else if let Some(founders) = self.founders.clone() {
+                self.found(&founders).await;
             }
             tokio::time::sleep(TEND_EVERY).await;
         }
@@ -120,7 +120,7 @@ impl Tend {
     /// The founder with the lowest number asks all the others, and begins the cluster's history when
     /// each has said that it has none. The others wait to hear of it. A node that lost its directory
     /// thus never begins a second history beside the one its peers have.
-    async fn found(&self, founders: &BTreeMap<u64, String>) {
+    async fn found(&mut self, founders: &BTreeMap<u64, String>) {
         let me = self.links.me;
         if founders.keys().next() != Some(&me.node) {
             return;
@@ -130,16 +130,26 @@ impl Tend {
         for (&node, address) in founders.iter().filter(|(node, _)| **node != me.node) {
             match self.ask(&Peer { node, address: address.clone() }).await {
                 Ok(incarnation) => places.insert(node, place(address, incarnation)),
-                Err(error) => {
-                    tracing::info!(%error, "the cluster waits to be founded");
-                    return;
-                }
+                Err(error) => return self.say_why(&error),
             };
         }
         match self.raft.initialize(places).await {
             Ok(()) => tracing::info!(cluster = %self.links.cluster, "cluster founded"),
             Err(error) => tracing::error!(%error, "the cluster could not be founded"),
         }
+    }
+
+    /// Tells people once why nothing is founded.
+    fn say_why(&mut self, error: &PeerError) {
+        let why = error.to_string();
+        if self.said.as_ref() == Some(&why) {
+            return;
+        }
+        match error {
+            PeerError::Refused { .. } => tracing::error!(why, "the cluster cannot be founded"),
+            PeerError::Unreachable { .. } => tracing::info!(why, "the cluster waits to be founded"),
+        }
+        self.said = Some(why);
     }
 
     /// Which incarnation of a node is there, if it is pristine.
@@ -152,7 +162,6 @@ impl Tend {
                     "it is part of this cluster already, so node {} has lost its directory; remove node {} there and let it join empty under a number that was never used",
                     self.links.me.node, self.links.me.node
                 );
-                tracing::error!(peer = peer.node, reason, "the cluster is not founded again");
                 Err(PeerError::Refused { node: peer.node, reason })
             }
         }

@@ -1,12 +1,13 @@
 //! Members come, go and lead in turn, and the log goes on.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use shardfeed_host::{Disk, RealHost};
 use shardfeed_raft::{ChangeError, Node, NodeOptions, PeerError, Role, Start, identity, restore};
 
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
-use crate::common::{Ledger, eventually};
+use crate::common::{Ledger, PATIENCE, eventually};
 
 fn roles(cluster: &Cluster, at: u64) -> Vec<(u64, Role)> {
     cluster.nodes[&at].members().iter().map(|member| (member.node, member.role)).collect()
@@ -66,6 +67,46 @@ async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     assert!(!acknowledged.is_empty());
     cluster.agree(&acknowledged).await;
     cluster.shutdown().await;
+}
+
+/// Whatever the leader had got to when it died: the change is finished, by repeating it or without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_leader_died_is_finished() {
+    for entries in [0, 2, 4] {
+        let mut cluster = Cluster::new();
+        cluster.found(3).await;
+        cluster.start(4, Start::Join { cluster: cluster.cluster_id() }).await.unwrap();
+        let leader = cluster.leader().await;
+        let node = cluster.nodes[&leader].clone();
+        let last = node.status().last;
+        let change = {
+            let node = node.clone();
+            tokio::spawn(async move { node.add_member(4, &address(4)).await })
+        };
+        // So many entries into the change: as a learner, joint, or done.
+        eventually("it is under way", || {
+            node.status().last >= last.map(|index| index + entries) || change.is_finished()
+        })
+        .await;
+        drop(node);
+        cluster.kill(leader).await;
+        // It may have come to its end before.
+        let _ = change.await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let next = cluster.leader().await;
+            match cluster.nodes[&next].add_member(4, &address(4)).await {
+                Ok(()) => break,
+                Err(error) => assert!(Instant::now() < deadline, "never added: {error}"),
+            }
+        }
+        let next = cluster.leader().await;
+        let others = cluster.nodes[&next].members();
+        assert_eq!(others.iter().filter(|member| member.role != Role::Learner).count(), 4);
+        cluster.restart(leader).await;
+        cluster.agree(&Acknowledged::new()).await;
+        cluster.shutdown().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use shardfeed_raft::{NodeOptions, ProposeError, Start};
+use shardfeed_raft::ProposeError;
 
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
 use crate::common::eventually;
@@ -250,10 +250,6 @@ async fn a_founder_waits_for_all_the_others() {
     cluster.start(3, found(3)).await.unwrap();
     cluster.agree(&Acknowledged::new()).await;
     assert_eq!(node.members().len(), 3);
-
-    // Told about other members, a node has nothing in common with these.
-    let stranger = NodeOptions { node_id: 4, ..cluster.base.clone() };
-    assert_eq!(stranger.start, Start::Alone);
     drop(node);
     cluster.shutdown().await;
 }
