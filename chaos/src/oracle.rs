@@ -351,3 +351,107 @@ type Slots<'a> = BTreeMap<Place, (u64, u64, &'a BTreeMap<u64, Vec<Planned>>)>;
 fn place_of((epoch, segments, _): &(u64, Vec<Segment>, u64)) -> Place {
     (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dice::Dice;
+    use crate::world::catalog::Catalog;
+
+    struct Fixture {
+        breaches: Breaches,
+        oracle: Rc<Oracle>,
+        job: Rc<JobFacts>,
+    }
+
+    impl Fixture {
+        fn new(tail: Tail) -> Self {
+            let breaches = Breaches::default();
+            let manifest = Catalog::new(&Dice::new(1, 0)).manifest();
+            let job = JobFacts::new("job", "images", &manifest, tail, 1);
+            Self { oracle: Oracle::new(breaches.clone()), breaches, job }
+        }
+
+        fn begin(&self, generation: u64, parent: Option<u64>, step: u64, world_size: u64) {
+            let steps = shardfeed_plan::Steps::All(step);
+            let segments = vec![Segment { lanes: 4, global_batch: 8, steps }];
+            self.oracle.begins(&self.job, (generation, parent), (0, segments, world_size));
+        }
+
+        /// All ranks of a generation take these steps of epoch 0.
+        fn take(&self, generation: u64, world_size: u64, steps: std::ops::Range<u64>) {
+            let open = [Segment::start(4, 8, 1).unwrap()];
+            let plan = self.job.plan(0, &open, world_size).unwrap();
+            for step in steps {
+                for rank in 0..world_size {
+                    let rows = plan.batch(step, rank).unwrap();
+                    let who = (generation, rank, world_size);
+                    self.oracle.delivered("job", who, (0, step), rows);
+                }
+            }
+        }
+
+        fn breach(&self) -> Option<&'static str> {
+            self.breaches.first().map(|breach| breach.id)
+        }
+    }
+
+    #[test]
+    fn an_epoch_in_two_generations_is_whole_and_branches_do_not_count() {
+        for tail in [Tail::Drop, Tail::Pad] {
+            let fixture = Fixture::new(tail);
+            let steps = fixture.job.steps(0);
+            fixture.begin(0, None, 0, 2);
+            fixture.take(0, 2, 0..10);
+            fixture.begin(1, Some(0), 2, 1);
+            fixture.begin(2, Some(0), 5, 4);
+            fixture.take(2, 4, 5..steps);
+            // Somebody who was not told goes on.
+            fixture.take(0, 2, 10..12);
+            let counted = fixture.oracle.recount();
+            assert_eq!(fixture.breaches.first(), None);
+            assert_eq!((counted.epochs, counted.generations), (1, 3));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_other_is_seen() {
+        let missing = Fixture::new(Tail::Drop);
+        missing.begin(0, None, 0, 2);
+        missing.take(0, 2, 0..3);
+        missing.begin(1, Some(0), 4, 2);
+        missing.take(1, 2, 4..6);
+        missing.oracle.recount();
+        assert_eq!(missing.breach(), Some("I4"));
+
+        let doubled = Fixture::new(Tail::Drop);
+        doubled.begin(0, None, 0, 2);
+        doubled.take(0, 2, 0..3);
+        doubled.take(0, 2, 2..3);
+        assert_eq!(doubled.breach(), Some("I4"));
+
+        let other = Fixture::new(Tail::Drop);
+        other.begin(0, None, 0, 1);
+        let rows = other.job.global_batch((0, 1));
+        other.oracle.delivered("job", (0, 0, 1), (0, 0), rows);
+        other.oracle.recount();
+        assert_eq!(other.breach(), Some("I9"));
+    }
+
+    #[test]
+    fn answers_that_differ_and_reads_that_go_back_are_seen() {
+        let fixture = Fixture::new(Tail::Drop);
+        fixture.oracle.answered("a", 0, "no");
+        fixture.oracle.answered("a", 0, "no");
+        assert_eq!(fixture.breach(), None);
+        fixture.oracle.answered("a", 0, "yes");
+        assert_eq!(fixture.breach(), Some("I11"));
+
+        let fixture = Fixture::new(Tail::Drop);
+        let silence = Duration::from_millis(TTL_MS);
+        fixture.oracle.session_ended("w", 1, silence);
+        assert_eq!(fixture.breach(), None);
+        fixture.oracle.session_ended("w", 1, silence / 2);
+        assert_eq!(fixture.breach(), Some("I10"));
+    }
+}
