@@ -203,7 +203,13 @@ impl World<'_> {
             return self.overdue("I16", "no leader answers after everything was mended");
         }
         self.trace.tell("a leader answers");
-        let served = |world: &mut Self| world.launchers.iter().all(Launcher::is_served);
+        let served = |world: &mut Self| {
+            let known = |host: &Rc<WorkerHost>| {
+                let session = host.worker.borrow().as_ref().and_then(|worker| worker.id());
+                session.is_some_and(|session| world.leader_knows(session))
+            };
+            world.launchers.iter().all(Launcher::is_served) && world.hosts.iter().all(known)
+        };
         if !self.until(SERVED_MS, false, served) {
             return self.overdue("I16", "not all ranks are served");
         }
@@ -279,6 +285,14 @@ impl World<'_> {
         let reached: Vec<bool> = (0..self.hosts.len()).map(reachable).collect();
         let hosts: Vec<_> = self.hosts.iter().cloned().zip(reached).collect();
         self.launchers.iter_mut().for_each(|launcher| launcher.tick(now, &hosts));
+    }
+
+    fn leader_knows(&self, session: u64) -> bool {
+        self.nodes.iter().any(|node| {
+            let inspector = node.inspector.borrow();
+            let ready = inspector.as_ref().filter(|inspector| inspector.is_ready());
+            ready.is_some_and(|inspector| inspector.read(|state| state.session(session).is_some()))
+        })
     }
 
     fn overdue(&self, id: &'static str, what: &str) {

@@ -30,6 +30,7 @@ pub struct Launcher {
     saved: Vec<Token>,
     runs: u64,
     begin_at_ms: u64,
+    last_size: u64,
     /// Starts from a state.
     pub resumes: u64,
     /// Starts at another number of ranks than before.
@@ -58,6 +59,7 @@ impl Launcher {
             saved: vec![],
             runs: 0,
             begin_at_ms: 0,
+            last_size: 0,
             resumes: 0,
             resized: 0,
             epochs: 0,
@@ -141,6 +143,8 @@ impl Launcher {
         };
         self.runs += 1;
         self.resumes += u64::from(token.is_some());
+        self.resized += u64::from(token.is_some() && self.last_size != world_size);
+        self.last_size = world_size;
         let run = Rc::new(Run {
             name: format!("run-{}", self.runs),
             job: Rc::clone(&self.job),
