@@ -108,7 +108,8 @@ impl Invariants {
             }
             self.last.insert(node.number, (node.crashes.get(), status));
         }
-        if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied) {
+        if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied)
+        {
             self.applied = applied;
             self.look_at_ranks(&inspector);
             self.look_at_sessions(&inspector, now_ms);

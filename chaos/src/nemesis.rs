@@ -16,6 +16,9 @@ use crate::world::worker::{Order, WorkerHost};
 /// Faults at a time, at most.
 const AT_ONCE: usize = 2;
 
+/// No two clocks are further apart than answers are remembered, ms.
+const JUMP_MS_MAX: u64 = 290_000;
+
 /// A link of two hosts, by name; the lesser one first.
 type Link = (String, String);
 
@@ -298,7 +301,9 @@ impl Nemesis {
                 active.disk = Some(index);
             }
             "clock-jump" => {
-                let by = self.dice.pick(1..7_200_000) as i64;
+                // Answers are remembered for a time by the wall clock: a larger jump forgets them, and a
+                // request that is sent again is carried out again.
+                let by = self.dice.pick(1..JUMP_MS_MAX) as i64;
                 let by = if self.dice.chance(50) { by } else { -by };
                 self.nodes[some?].host.jump(by);
             }
@@ -315,7 +320,10 @@ impl Nemesis {
         for index in active.down.clone() {
             let power = kind.starts_with("power");
             let tears = power && self.dice.chance(50);
-            self.nodes[index].host.disks().set_faults(DiskFaults { tears, ..DiskFaults::default() });
+            self.nodes[index]
+                .host
+                .disks()
+                .set_faults(DiskFaults { tears, ..DiskFaults::default() });
             self.crash(sim, index, power);
             self.nodes[index].host.disks().set_faults(DiskFaults::default());
         }
@@ -471,9 +479,12 @@ impl Nemesis {
         let (full, errors, lost, torn) = all.fold((0, 0, 0, 0), |sum, fired| {
             (sum.0 + fired.full, sum.1 + fired.errors, sum.2 + fired.lost, sum.3 + fired.torn)
         });
-        for (kind, times) in
-            [("disk-full", full), ("disk-error", errors), ("lost-write", lost), ("torn-write", torn)]
-        {
+        for (kind, times) in [
+            ("disk-full", full),
+            ("disk-error", errors),
+            ("lost-write", lost),
+            ("torn-write", torn),
+        ] {
             self.fired.insert(kind, times);
         }
     }

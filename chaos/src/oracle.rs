@@ -183,7 +183,10 @@ impl Oracle {
         let known = ledger.generations.entry(generation).or_insert_with(new);
         self.breaches.check(known.begin == begin && known.parent == parent, "I8", || {
             let job = &job.name;
-            format!("ranks of generation {generation} of {job} begin at {:?} and {begin:?}", known.begin)
+            format!(
+                "ranks of generation {generation} of {job} begin at {:?} and {begin:?}",
+                known.begin
+            )
         });
     }
 
@@ -320,7 +323,10 @@ impl Oracle {
         while let Some(number) = next {
             let Some(received) = ledger.generations.get(&number) else {
                 let name = &ledger.job.name;
-                self.breaches.note("I4", format!("generation {number} of {name} made a token and is unknown"));
+                self.breaches.note(
+                    "I4",
+                    format!("generation {number} of {name} made a token and is unknown"),
+                );
                 break;
             };
             let Received { parent, begin, slots: own } = received;

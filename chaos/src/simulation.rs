@@ -161,12 +161,8 @@ impl World<'_> {
         };
         let launchers = jobs.into_iter().enumerate().map(launcher).collect();
         let decides = (Dice::new(seed, 500), trace.clone());
-        let nemesis = Nemesis::new(
-            decides,
-            nodes.clone(),
-            hosts.clone(),
-            (Rc::clone(&admin), FOUNDERS),
-        );
+        let nemesis =
+            Nemesis::new(decides, nodes.clone(), hosts.clone(), (Rc::clone(&admin), FOUNDERS));
         let invariants = Invariants::new(breaches.clone(), Rc::clone(&oracle));
         Self {
             sim,

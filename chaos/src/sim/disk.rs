@@ -379,7 +379,8 @@ impl Disk for SimDisk {
     }
 
     fn path_text(&self, name: &str) -> String {
-        let path = if name.is_empty() { self.folder.path.clone() } else { self.folder.path.join(name) };
+        let path =
+            if name.is_empty() { self.folder.path.clone() } else { self.folder.path.join(name) };
         path.display().to_string()
     }
 }

@@ -1,6 +1,7 @@
 //! The machine under a simulated coordinator: turmoil's network, tokio's virtual time, a wall clock that
 //! may be wrong, randomness from the seed, disks that lose what was not synced, no threads.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -58,9 +59,9 @@ impl SimHost {
         &self.disks
     }
 
-    /// Its wall clock jumps.
-    pub fn jump(&self, by_ms: i64) {
-        self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+    /// Its wall clock jumps: it is off by so much from now on.
+    pub fn jump(&self, to_ms: i64) {
+        self.skew_ms.store(to_ms, Ordering::Relaxed);
     }
 }
 
@@ -103,8 +104,13 @@ impl Host for SimHost {
     }
 }
 
-#[derive(Debug)]
 struct SimListener(TcpListener);
+
+impl fmt::Debug for SimListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SimListener").field(&self.0.local_addr()).finish()
+    }
+}
 
 impl Listener for SimListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<(Box<dyn ByteStream>, SocketAddr)>> {

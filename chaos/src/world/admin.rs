@@ -145,16 +145,18 @@ impl Admin {
         match errand.clone() {
             Errand::Add(node, address) => {
                 let call: Call<wire::AddMemberResponse> = Rc::new(move |mut clients, context| {
-                    let request = wire::AddMemberRequest { context, node, address: address.clone() };
+                    let request =
+                        wire::AddMemberRequest { context, node, address: address.clone() };
                     Box::pin(async move { clients.admin.add_member(request).await })
                 });
                 cluster.call(kind, call).await.map(|_| ())
             }
             Errand::Remove(node) => {
-                let call: Call<wire::RemoveMemberResponse> = Rc::new(move |mut clients, context| {
-                    let request = wire::RemoveMemberRequest { context, node };
-                    Box::pin(async move { clients.admin.remove_member(request).await })
-                });
+                let call: Call<wire::RemoveMemberResponse> =
+                    Rc::new(move |mut clients, context| {
+                        let request = wire::RemoveMemberRequest { context, node };
+                        Box::pin(async move { clients.admin.remove_member(request).await })
+                    });
                 cluster.call(kind, call).await.map(|_| ())
             }
             Errand::Transfer(to) => {

@@ -70,7 +70,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// The coordinators at `addresses`; nothing is connected yet.
-    pub fn new(addresses: Vec<String>, principal: String, dice: Dice, oracle: Rc<Oracle>) -> Rc<Self> {
+    pub fn new(
+        addresses: Vec<String>,
+        principal: String,
+        dice: Dice,
+        oracle: Rc<Oracle>,
+    ) -> Rc<Self> {
         let guess = Cell::new(dice.pick(0..addresses.len() as u64) as usize);
         let (addresses, cluster_id) = (RefCell::new(addresses), RefCell::default());
         let clients = RefCell::default();

@@ -127,8 +127,12 @@ impl Launcher {
     }
 
     fn start(&mut self, now_ms: u64, hosts: &Hosts) {
-        let up: Vec<usize> =
-            hosts.iter().enumerate().filter(|(_, (_, reachable))| *reachable).map(|(i, _)| i).collect();
+        let up: Vec<usize> = hosts
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, reachable))| *reachable)
+            .map(|(i, _)| i)
+            .collect();
         if up.is_empty() {
             return;
         }
@@ -139,7 +143,9 @@ impl Launcher {
         let token = match saved {
             0 => None,
             _ if self.dice.chance(85) => self.saved.last().cloned(),
-            _ => self.saved.get(saved - 1 - self.dice.pick(0..saved.min(4) as u64) as usize).cloned(),
+            _ => {
+                self.saved.get(saved - 1 - self.dice.pick(0..saved.min(4) as u64) as usize).cloned()
+            }
         };
         self.runs += 1;
         self.resumes += u64::from(token.is_some());

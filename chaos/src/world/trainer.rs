@@ -69,6 +69,7 @@ pub struct Rank {
 impl Rank {
     /// Trains until the run is over.
     pub async fn train(self, host: Rc<WorkerHost>) {
+        let _watched = Watched(Rc::clone(&self.run));
         if let Err(error) = self.try_train(&host).await {
             let why = format!("rank {}: {error}", self.rank);
             host.trace.tell(format!("{} {} failed: {why}", self.run.job.name, self.run.name));
@@ -106,9 +107,9 @@ impl Rank {
             };
             let mut seat = Seat { session, serial, served, own: None, began: None };
             let ended = self.steps(host, &mut cursor, &mut seat).await;
-            seat.session.unserve(&seat.served);
             match ended {
-                Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {}
+                Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {
+                }
                 Err(error) => return Err(error),
                 Ok(()) => {
                     if host.dice.chance(70) {
@@ -135,33 +136,39 @@ impl Rank {
                 return Ok(None);
             }
             let worker = host.worker.borrow().clone();
-            let Some((session, id)) = worker.and_then(|worker| Some((worker.clone(), worker.id()?)))
+            let Some((session, id)) =
+                worker.and_then(|worker| Some((worker.clone(), worker.id()?)))
             else {
                 sleep(LOOK_EVERY).await;
                 continue;
             };
             let serial = host.serial.get();
             match session.start_rank(id, asked, &intent, START_PATIENCE).await {
-                Ok(started) => break (session, serial, started),
+                Ok(started) => break (session, id, serial, started),
                 Err(error) if error.kind == ErrorKind::Fenced => session.forget(id),
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {}
                 Err(error) => return Err(error),
             }
             sleep(LOOK_EVERY).await;
         };
-        let (session, serial, started) = started;
+        let (session, id, serial, started) = started;
         let said = segments_from(started.segments.clone()).unwrap_or_default();
         host.breaches.check(started.epoch == epoch && said == segments, "I8", || {
-            format!("{} asked for {epoch} {segments:?} and got {} {said:?}", asked.job, started.epoch)
+            format!(
+                "{} asked for {epoch} {segments:?} and got {} {said:?}",
+                asked.job, started.epoch
+            )
         });
         cursor.set_generation(started.generation);
         let begin = (epoch, segments, asked.world_size);
         let generation = (started.generation, token_generation);
         host.oracle.begins(&self.run.job, generation, begin);
         self.run.started.set(self.run.started.get() + 1);
+        // An answer that took long may be to a session that has ended since, and its lease with it.
+        let same = session.id() == Some(id);
         let state = ServedState {
             generation: started.generation,
-            fencing: started.fencing,
+            fencing: if same { started.fencing } else { 0 },
             epoch,
             step: cursor.step(),
             verdict: None,
@@ -197,7 +204,8 @@ impl Rank {
             let at = (cursor.epoch(), cursor.step());
             if plan.as_ref().is_none_or(|plan| plan.epoch() != at.0) {
                 let made = job.plan(at.0, cursor.segments(), self.run.world_size);
-                let made = made.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()));
+                let made =
+                    made.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()));
                 plan = Some(Rc::new(made?));
             }
             let plan = plan.as_ref().expect("made just before");
@@ -246,6 +254,15 @@ impl Rank {
     }
 }
 
+/// A launcher sees at once that a trainer is gone, however it went.
+struct Watched(Rc<Run>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.failed.borrow_mut().get_or_insert_with(|| "a trainer is gone".into());
+    }
+}
+
 /// Who serves a rank.
 #[derive(Debug)]
 struct Seat {
@@ -256,6 +273,13 @@ struct Seat {
     /// The worker in the trainer's own process.
     own: Option<Kept>,
     began: Option<(u64, u64)>,
+}
+
+impl Drop for Seat {
+    /// A worker notices when its trainer is gone.
+    fn drop(&mut self) {
+        self.session.unserve(&self.served);
+    }
 }
 
 impl Seat {
