@@ -6,7 +6,7 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test demo failover failover-dynamic bench check-rust check-python clean
+.PHONY: help build test demo failover failover-dynamic chaos chaos-test chaos-bugs bench check-rust check-python clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
@@ -15,6 +15,7 @@ help:
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md"
+	@echo "make chaos   simulated clusters under faults: SEEDS=100 START=0; PATCH=FILE.diff tries a change"
 
 $(VENV)/.installed: python/requirements-dev.txt
 	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
@@ -59,6 +60,26 @@ bench: build
 	$(CARGO) bench --locked -p shardfeed-bench
 	$(VENV)/bin/python bench/loader.py
 	$(VENV)/bin/python bench/in_cluster.py
+
+# Only this build lets tokio take its randomness from a seed; it never meets the others.
+CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO)
+SEEDS ?= 100
+START ?= 0
+
+chaos:
+ifdef PATCH
+	$$(CARGO=$(CARGO) chaos/patched.sh $(PATCH)) run --seeds $(SEEDS) --start $(START)
+else
+	$(CHAOS) build --quiet --locked -p shardfeed-chaos
+	target/chaos/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)
+endif
+
+chaos-test:
+	$(CHAOS) test --quiet --locked -p shardfeed-chaos
+
+# Every deliberate bug must be found.
+chaos-bugs:
+	CARGO=$(CARGO) chaos/bugs.sh
 
 clean:
 	rm -rf target $(VENV) .demo

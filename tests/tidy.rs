@@ -39,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "embedded",
         ],
     ),
+    ("chaos", &["plan", "proto", "telemetry", "scheduler", "host", "raft", "coordinator"]),
     ("python", &["plan", "tfrecord", "telemetry", "proto", "handoff", "pipeline", "embedded"]),
 ];
 

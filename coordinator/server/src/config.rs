@@ -55,6 +55,10 @@ pub struct CoordinatorOptions {
     /// How often workers are told to send heartbeats, ms; at most a third of the ttl. Default 2,000.
     #[serde(default = "default::heartbeat_ms")]
     pub heartbeat_ms: u64,
+    /// Changes between two snapshots of the state; the log keeps what is newer than the older of the last two.
+    /// Default 10,000.
+    #[serde(default = "default::snapshot_every")]
+    pub snapshot_every: u64,
     /// Bytes of chunks that no dataset refers to, at most, and at least 1 MiB. Default 4 GiB.
     #[serde(default = "default::unreferenced_bytes_max")]
     pub unreferenced_bytes_max: u64,
@@ -109,6 +113,10 @@ mod default {
         2_000
     }
 
+    pub(super) fn snapshot_every() -> u64 {
+        10_000
+    }
+
     pub(super) fn unreferenced_bytes_max() -> u64 {
         4 << 30
     }
@@ -131,6 +139,7 @@ impl CoordinatorOptions {
             cluster_name: default::cluster_name(),
             session_ttl_ms: default::session_ttl_ms(),
             heartbeat_ms: default::heartbeat_ms(),
+            snapshot_every: default::snapshot_every(),
             unreferenced_bytes_max: default::unreferenced_bytes_max(),
         }
     }
@@ -159,6 +168,10 @@ impl CoordinatorOptions {
                     "is {heartbeat}, but two may be lost within session-ttl-ms={ttl}; use 1 to {most}"
                 ),
             );
+        }
+        if self.snapshot_every == 0 {
+            let reason = "is 0; a log without snapshots grows for ever".to_owned();
+            return refuse("snapshot-every", reason);
         }
         if self.unreferenced_bytes_max < UNREFERENCED_BYTES_MIN {
             let bytes = self.unreferenced_bytes_max;

@@ -39,6 +39,8 @@ mod manifests;
 mod plans;
 mod views;
 
+mod inspect;
+
 mod http;
 mod metrics;
 mod net;
@@ -46,4 +48,5 @@ mod net;
 pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
+pub use inspect::Inspector;
 pub use server::{Coordinator, Running, Starting, run};

@@ -83,7 +83,7 @@ pub struct Starting {
 /// A coordinator that runs. Dropping it stops it without good order, as a crash would.
 #[derive(Debug)]
 pub struct Running {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     grpc: SocketAddr,
     http: Option<SocketAddr>,
     stop: watch::Sender<bool>,
@@ -341,6 +341,7 @@ pub(crate) fn node_options(
         heartbeat_ms: options.peer_heartbeat_ms,
         election_min_ms: options.election_min_ms,
         election_max_ms: options.election_max_ms,
+        snapshot_every: options.snapshot_every,
         ..NodeOptions::default()
     }
 }

@@ -1,0 +1,229 @@
+//! What must be true of the coordinators at every moment, seen from inside.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use shardfeed_coordinator::Inspector;
+use shardfeed_raft::Status;
+use shardfeed_scheduler::EndReason;
+
+use crate::breach::Breaches;
+use crate::oracle::Oracle;
+use crate::world::node::{Node, TTL_MS};
+
+/// A leader's command may be seen so long after it answered last, ms.
+const COMMAND_MS: u64 = 3_000;
+
+/// How far moments are known, ms.
+const SLACK_MS: u64 = 40;
+
+/// Bytes that one node's disks hold at most, after minutes of a few changes a second.
+const DISK_BYTES_MAX: u64 = 64 << 20;
+
+/// Entries that a log holds at most beyond the snapshots that it is cut by.
+const LOG_ENTRIES_MAX: u64 = 400;
+
+/// A rank of a generation of a job.
+type RankKey = (String, u64, u64);
+
+/// What was seen of the coordinators.
+#[derive(Debug)]
+pub struct Invariants {
+    breaches: Breaches,
+    oracle: Rc<Oracle>,
+    /// Who was seen to lead each term.
+    leaders: BTreeMap<u64, u64>,
+    /// The hash of the state at an index, whoever came there first.
+    hashes: BTreeMap<u64, [u8; 32]>,
+    /// The last status of each node, and how often it had crashed.
+    last: BTreeMap<u64, (u64, Status)>,
+    applied: u64,
+    ranks: BTreeMap<RankKey, RankSeen>,
+    /// Since when, and until when, somebody answered as the leader, by term and node.
+    offices: BTreeMap<(u64, u64), (u64, u64)>,
+    /// The last session that was seen to have expired.
+    expired: u64,
+    /// Times that two nodes were compared at the same index.
+    pub compared: u64,
+    /// Snapshots that nodes were sent because the log no longer had what they lacked.
+    pub jumps: u64,
+    /// Logs that were seen cut.
+    pub cuts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RankSeen {
+    cursor: (u64, u64),
+    /// The newest lease that was seen.
+    fencing: u64,
+    superseded: bool,
+}
+
+impl Invariants {
+    /// Nothing was seen yet.
+    pub fn new(breaches: Breaches, oracle: Rc<Oracle>) -> Self {
+        Self {
+            breaches,
+            oracle,
+            leaders: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            last: BTreeMap::new(),
+            applied: 0,
+            ranks: BTreeMap::new(),
+            offices: BTreeMap::new(),
+            expired: 0,
+            compared: 0,
+            jumps: 0,
+            cuts: 0,
+        }
+    }
+
+    /// Terms in which somebody led.
+    pub fn elections(&self) -> u64 {
+        self.leaders.len() as u64
+    }
+
+    /// Looks at the nodes that run.
+    /// - `deep`: also at what takes long.
+    pub fn look(&mut self, nodes: &[Rc<Node>], now_ms: u64, deep: bool) {
+        let mut furthest: Option<(u64, Inspector)> = None;
+        for node in nodes {
+            let inspector = node.inspector.borrow().clone();
+            let Some(inspector) = inspector else {
+                self.last.remove(&node.number);
+                continue;
+            };
+            let status = inspector.status();
+            self.look_at(node, &status);
+            if inspector.is_ready() {
+                let office = self.offices.entry((status.term, node.number));
+                office.or_insert((now_ms, now_ms)).1 = now_ms;
+            }
+            let applied = status.applied.unwrap_or(0);
+            if furthest.as_ref().is_none_or(|(most, _)| *most < applied) {
+                furthest = Some((applied, inspector.clone()));
+            }
+            if deep {
+                self.look_inside(node, &inspector);
+            }
+            self.last.insert(node.number, (node.crashes.get(), status));
+        }
+        if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied)
+        {
+            self.applied = applied;
+            self.look_at_ranks(&inspector);
+            self.look_at_sessions(&inspector, now_ms);
+        }
+    }
+
+    fn look_at(&mut self, node: &Node, status: &Status) {
+        let Status { term, is_leader, last, committed, applied, snapshot, purged, .. } = status;
+        if *is_leader {
+            let first = *self.leaders.entry(*term).or_insert(node.number);
+            self.breaches.check(first == node.number, "I14", || {
+                format!("nodes {first} and {} both lead term {term}", node.number)
+            });
+        }
+        let in_order = purged <= snapshot && snapshot <= applied && applied <= committed;
+        self.breaches.check(in_order && committed <= last, "I14", || {
+            format!("{} is at {status:?}", node.name)
+        });
+        let kept = last.unwrap_or(0) - purged.unwrap_or(0);
+        self.breaches.check(kept <= LOG_ENTRIES_MAX, "I17", || {
+            format!("the log of {} holds {kept} entries: {status:?}", node.name)
+        });
+        let crashes = node.crashes.get();
+        let last_seen = self.last.get(&node.number).filter(|(at, _)| *at == crashes);
+        if let Some((_, before)) = last_seen {
+            let grows = before.term <= *term
+                && before.applied <= *applied
+                && before.committed <= *committed
+                && before.purged <= *purged
+                && before.snapshot <= *snapshot;
+            self.breaches.check(grows, "I14", || {
+                format!("{} went from {before:?} back to {status:?}", node.name)
+            });
+            self.cuts += u64::from(before.purged < *purged);
+            let jumped = snapshot.unwrap_or(0) > before.applied.unwrap_or(0) + 1;
+            self.jumps += u64::from(before.snapshot < *snapshot && jumped);
+        }
+    }
+
+    fn look_inside(&mut self, node: &Node, inspector: &Inspector) {
+        if let Err(breach) = inspector.read(shardfeed_scheduler::State::check) {
+            self.breaches.note("S1", format!("{}: {breach}", node.name));
+        }
+        let (index, hash) = inspector.state_hash();
+        if index > 0 {
+            if let Some(first) = self.hashes.get(&index) {
+                self.compared += 1;
+                self.breaches.check(*first == hash, "I13", || {
+                    format!("{} has another state at index {index} than others", node.name)
+                });
+            }
+            self.hashes.insert(index, hash);
+        }
+        let bytes = node.host.disks().bytes();
+        self.breaches.check(bytes <= DISK_BYTES_MAX, "I17", || {
+            format!("the disks of {} hold {bytes} bytes", node.name)
+        });
+    }
+
+    /// After a failover every session gets its whole time again.
+    fn look_at_sessions(&mut self, inspector: &Inspector, now_ms: u64) {
+        let expired = inspector.read(|state| {
+            let ended = state.ended_sessions().filter(|s| s.reason == EndReason::Expired);
+            ended.map(|ended| ended.id).max()
+        });
+        let Some(session) = expired.filter(|session| *session > self.expired) else {
+            return;
+        };
+        self.expired = session;
+        let in_time = |(since, until): &(u64, u64)| {
+            until + COMMAND_MS >= now_ms && since + TTL_MS <= now_ms + SLACK_MS
+        };
+        self.breaches.check(self.offices.values().any(in_time), "I10", || {
+            format!("session {session} expired although nobody led for a whole ttl")
+        });
+    }
+
+    /// Cursors go up, and only as far as whoever held the lease has told; in a generation that was
+    /// superseded nothing moves.
+    fn look_at_ranks(&mut self, inspector: &Inspector) {
+        let seen = inspector.read(|state| {
+            let mut seen = vec![];
+            for job in state.jobs() {
+                for (number, generation) in &job.generations {
+                    for (rank, known) in &generation.ranks {
+                        let key = (job.name.clone(), *number, *rank);
+                        let cursor = (known.cursor.epoch, known.cursor.step);
+                        let fencing = known.lease.as_ref().map_or(0, |lease| lease.fencing);
+                        let superseded = generation.superseded_by.is_some();
+                        seen.push((key, RankSeen { cursor, fencing, superseded }));
+                    }
+                }
+            }
+            seen
+        });
+        for (key, mut now) in seen {
+            if let Some(before) = self.ranks.get(&key) {
+                now.fencing = now.fencing.max(before.fencing);
+                self.breaches.check(now.cursor >= before.cursor, "I6", || {
+                    format!("the cursor of {key:?} went from {before:?} to {now:?}")
+                });
+                let moved = now.cursor != before.cursor;
+                self.breaches.check(!moved || !before.superseded, "I3", || {
+                    format!("{key:?} was superseded and moved from {before:?} to {now:?}")
+                });
+                let told = self.oracle.told_since(&key, before.fencing);
+                self.breaches.check(!moved || told >= Some(now.cursor), "I3", || {
+                    format!("{key:?} moved from {before:?} to {now:?}, but {told:?} was told")
+                });
+                self.breaches.check(!before.superseded || now.superseded, "I6", || {
+                    format!("{key:?} is no longer superseded")
+                });
+            }
+            self.ranks.insert(key, now);
+        }
+    }
+}

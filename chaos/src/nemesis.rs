@@ -1,0 +1,495 @@
+//! What goes wrong, when, and for how long: decided by the dice, counted when it really happened.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use turmoil::Sim;
+
+use crate::dice::Dice;
+use crate::sim::DiskFaults;
+use crate::trace::Trace;
+use crate::world::admin::{Admin, Errand};
+use crate::world::node::{Node, TTL_MS, address_of};
+use crate::world::worker::{Order, WorkerHost};
+
+/// Faults at a time, at most.
+const AT_ONCE: usize = 2;
+
+/// No two clocks are further apart than answers are remembered, ms.
+const JUMP_MS_MAX: u64 = 290_000;
+
+/// A link of two hosts, by name; the lesser one first.
+type Link = (String, String);
+
+/// Everything that can go wrong.
+pub const KINDS: [&str; 20] = [
+    "partition-leader",
+    "partition-random",
+    "partition-bridge",
+    "partition-one-way",
+    "kill-leader",
+    "kill-random",
+    "power-one",
+    "power-all",
+    "all-down",
+    "pause-leader",
+    "delay",
+    "disk-full",
+    "disk-error",
+    "clock-jump",
+    "transfer-leader",
+    "replace-member",
+    "worker-kill",
+    "worker-pause",
+    "host-crash",
+    "trainers-kill",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cut {
+    /// Messages wait.
+    Held,
+    /// Messages from the first to the second are lost.
+    Forth,
+    /// Messages from the second to the first are lost.
+    Back,
+    /// All messages are lost.
+    Both,
+}
+
+#[derive(Debug)]
+struct Active {
+    until_ms: u64,
+    links: BTreeMap<Link, Cut>,
+    /// Links that are slow.
+    slow: Vec<Link>,
+    /// Coordinators that start again at the end.
+    down: Vec<usize>,
+    /// Hosts of workers that start again at the end.
+    hosts_down: Vec<usize>,
+    /// A coordinator whose disk is mended at the end.
+    disk: Option<usize>,
+}
+
+/// Who makes things go wrong.
+#[derive(Debug)]
+pub struct Nemesis {
+    dice: Dice,
+    trace: Trace,
+    nodes: Vec<Rc<Node>>,
+    hosts: Vec<Rc<WorkerHost>>,
+    admin: Rc<Admin>,
+    active: Vec<Active>,
+    applied: BTreeMap<Link, Cut>,
+    next_ms: u64,
+    next_spare: usize,
+    /// Nodes that were told to go, and what their errand was.
+    leaving: Option<(usize, usize)>,
+    /// Nodes that are members, as far as is known.
+    pub members: Vec<usize>,
+    /// How often what happened.
+    pub fired: BTreeMap<&'static str, u64>,
+}
+
+impl Nemesis {
+    /// Nothing goes wrong before the first tick.
+    pub fn new(
+        (dice, trace): (Dice, Trace),
+        nodes: Vec<Rc<Node>>,
+        hosts: Vec<Rc<WorkerHost>>,
+        (admin, founders): (Rc<Admin>, usize),
+    ) -> Self {
+        Self {
+            dice,
+            trace,
+            nodes,
+            hosts,
+            admin,
+            active: vec![],
+            applied: BTreeMap::new(),
+            next_ms: 0,
+            next_spare: founders,
+            leaving: None,
+            members: (0..founders).collect(),
+            fired: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the launchers can reach a host.
+    pub fn is_reachable(&self, sim: &mut Sim<'_>, host: usize) -> bool {
+        let name = &self.hosts[host].name;
+        let cut = self.applied.keys().any(|(a, b)| a == name || b == name);
+        !cut && sim.is_host_running(name.as_str())
+    }
+
+    /// Ends what has lasted long enough, and begins something new now and then.
+    pub fn tick(&mut self, sim: &mut Sim<'_>, now_ms: u64) {
+        self.end(sim, |active| active.until_ms <= now_ms);
+        self.follow_errands(sim);
+        if now_ms >= self.next_ms && self.active.len() < AT_ONCE {
+            self.next_ms = now_ms + self.dice.pick(200..1_400);
+            let kind = *self.dice.one(&KINDS).expect("there are kinds");
+            let until_ms = now_ms + self.dice.pick(300..2_200);
+            if let Some(active) = self.begin(sim, kind, until_ms) {
+                self.trace.tell(format!("nemesis: {kind} until {until_ms}"));
+                self.active.push(active);
+                self.apply_links(sim);
+            }
+        }
+    }
+
+    /// Ends everything.
+    pub fn heal(&mut self, sim: &mut Sim<'_>) {
+        self.trace.tell("nemesis: everything is mended");
+        self.end(sim, |_| true);
+        for index in 0..self.nodes.len() {
+            self.mend_disk(sim, index);
+        }
+    }
+
+    /// The node that leads, as most would say.
+    pub fn leader(&self) -> Option<usize> {
+        let leads = |index: &usize| {
+            let inspector = self.nodes[*index].inspector.borrow();
+            let status = inspector.as_ref()?.status();
+            status.is_leader.then_some((status.term, *index))
+        };
+        let all: Vec<usize> = (0..self.nodes.len()).collect();
+        all.iter().filter_map(leads).max().map(|(_, index)| index)
+    }
+
+    fn count(&mut self, kind: &'static str) {
+        *self.fired.entry(kind).or_default() += 1;
+    }
+
+    fn end(&mut self, sim: &mut Sim<'_>, over: impl Fn(&Active) -> bool) {
+        let (ended, active): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.active).into_iter().partition(over);
+        self.active = active;
+        if ended.is_empty() {
+            return;
+        }
+        for Active { slow, down, hosts_down, disk, .. } in ended {
+            for (a, b) in slow {
+                sim.set_link_latency(a.as_str(), b.as_str(), Duration::from_millis(3));
+            }
+            if let Some(index) = disk {
+                self.mend_disk(sim, index);
+            }
+            for index in down {
+                self.boot(sim, index);
+            }
+            for index in hosts_down {
+                sim.bounce(self.hosts[index].name.as_str());
+            }
+        }
+        self.apply_links(sim);
+    }
+
+    fn mend_disk(&mut self, sim: &mut Sim<'_>, index: usize) {
+        let node = Rc::clone(&self.nodes[index]);
+        node.host.disks().set_faults(DiskFaults::default());
+        let fatal = node.inspector.borrow().as_ref().is_some_and(|i| i.status().fatal.is_some());
+        if fatal || node.refused.borrow().is_some() {
+            self.trace.tell(format!("{} is started again, its disk is mended", node.name));
+            self.boot(sim, index);
+        }
+    }
+
+    /// Starts a coordinator, again if it runs.
+    fn boot(&mut self, sim: &mut Sim<'_>, index: usize) {
+        self.crash(sim, index, false);
+        sim.bounce(self.nodes[index].name.as_str());
+    }
+
+    /// Stops a coordinator without a word; with the power, what was not synced may be gone.
+    fn crash(&mut self, sim: &mut Sim<'_>, index: usize, power: bool) {
+        let node = &self.nodes[index];
+        sim.crash(node.name.as_str());
+        *node.inspector.borrow_mut() = None;
+        node.crashes.set(node.crashes.get() + 1);
+        match power {
+            true => node.host.disks().cut_power(),
+            false => node.host.disks().kill(),
+        }
+    }
+
+    fn running(&self) -> Vec<usize> {
+        let runs = |index: &usize| self.nodes[*index].inspector.borrow().is_some();
+        self.members.iter().copied().filter(runs).collect()
+    }
+
+    fn everyone(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().map(|node| node.name.clone());
+        let hosts = self.hosts.iter().map(|host| host.name.clone());
+        nodes.chain(hosts).chain(["admin".to_owned()]).collect()
+    }
+
+    /// Links from some hosts to all others.
+    fn around(&self, names: &[String], cut: Cut) -> BTreeMap<Link, Cut> {
+        let mut links = BTreeMap::new();
+        for name in names {
+            for other in self.everyone().iter().filter(|other| !names.contains(other)) {
+                links.insert(link(name, other), cut);
+            }
+        }
+        links
+    }
+
+    fn begin(&mut self, sim: &mut Sim<'_>, kind: &'static str, until_ms: u64) -> Option<Active> {
+        let mut active = Active {
+            until_ms,
+            links: BTreeMap::new(),
+            slow: vec![],
+            down: vec![],
+            hosts_down: vec![],
+            disk: None,
+        };
+        let running = self.running();
+        let name = |index: usize| self.nodes[index].name.clone();
+        let some = self.dice.one(&running).copied();
+        match kind {
+            "partition-leader" => active.links = self.around(&[name(self.leader()?)], Cut::Both),
+            "partition-random" => {
+                // Some coordinators with some of the hosts on one side.
+                let all = self.everyone();
+                let side: Vec<_> = all.into_iter().filter(|_| self.dice.chance(35)).collect();
+                active.links = self.around(&side, Cut::Both);
+                if active.links.is_empty() {
+                    return None;
+                }
+            }
+            "partition-bridge" => {
+                // Two coordinators do not hear each other, the third hears both.
+                let (a, b) = (some?, self.dice.one(&running).copied()?);
+                if a == b {
+                    return None;
+                }
+                active.links.insert(link(&name(a), &name(b)), Cut::Both);
+            }
+            "partition-one-way" => {
+                let from = name(some?);
+                for other in self.everyone().into_iter().filter(|other| *other != from) {
+                    let cut = if from < other { Cut::Forth } else { Cut::Back };
+                    active.links.insert(link(&from, &other), cut);
+                }
+            }
+            "pause-leader" => active.links = self.around(&[name(self.leader()?)], Cut::Held),
+            "delay" => {
+                let slow = name(some?);
+                let by = Duration::from_millis(self.dice.pick(20..250));
+                for other in self.everyone().into_iter().filter(|other| *other != slow) {
+                    sim.set_link_latency(slow.as_str(), other.as_str(), by);
+                    active.slow.push((slow.clone(), other));
+                }
+            }
+            "kill-leader" => active.down = vec![self.leader()?],
+            "kill-random" | "power-one" => active.down = vec![some?],
+            "power-all" | "all-down" => {
+                if running.is_empty() {
+                    return None;
+                }
+                active.down.clone_from(&running);
+            }
+            "disk-full" | "disk-error" => {
+                let index = some?;
+                let (is_full, errors_percent) = (kind == "disk-full", self.dice.pick(5..60));
+                let errors_percent = if is_full { 0 } else { errors_percent };
+                let faults = DiskFaults { is_full, errors_percent, tears: false };
+                self.nodes[index].host.disks().set_faults(faults);
+                active.disk = Some(index);
+            }
+            "clock-jump" => {
+                // Answers are remembered for a time by the wall clock: a larger jump forgets them, and a
+                // request that is sent again is carried out again.
+                let by = self.dice.pick(1..JUMP_MS_MAX) as i64;
+                let by = if self.dice.chance(50) { by } else { -by };
+                self.nodes[some?].host.jump(by);
+            }
+            "transfer-leader" => {
+                let to = some.map(|index| self.nodes[index].number);
+                return self.errand(Errand::Transfer(to.filter(|_| self.dice.chance(50))));
+            }
+            "replace-member" => return self.replace(sim),
+            "worker-kill" | "trainers-kill" | "host-crash" | "worker-pause" => {
+                return self.hurt_host(sim, kind, active);
+            }
+            _ => return None,
+        }
+        for index in active.down.clone() {
+            let power = kind.starts_with("power");
+            let tears = power && self.dice.chance(50);
+            self.nodes[index]
+                .host
+                .disks()
+                .set_faults(DiskFaults { tears, ..DiskFaults::default() });
+            self.crash(sim, index, power);
+            self.nodes[index].host.disks().set_faults(DiskFaults::default());
+        }
+        // Faults of disks count when a write meets them.
+        if active.disk.is_none() {
+            self.count(kind);
+        }
+        Some(active)
+    }
+
+    fn hurt_host(
+        &mut self,
+        sim: &mut Sim<'_>,
+        kind: &'static str,
+        mut active: Active,
+    ) -> Option<Active> {
+        let at = self.dice.pick(0..self.hosts.len() as u64) as usize;
+        let host = Rc::clone(&self.hosts[at]);
+        if !sim.is_host_running(host.name.as_str()) {
+            return None;
+        }
+        match kind {
+            "worker-kill" => {
+                let pause = Duration::from_millis(self.dice.pick(50..2 * TTL_MS));
+                host.orders.borrow_mut().push_back(Order::KillWorker(pause));
+            }
+            "trainers-kill" => {
+                let job = self.dice.one(&self.admin.jobs).expect("there are jobs").name.clone();
+                host.orders.borrow_mut().push_back(Order::KillTrainers(job));
+            }
+            "host-crash" => {
+                sim.crash(host.name.as_str());
+                host.orders.borrow_mut().clear();
+                *host.worker.borrow_mut() = None;
+                host.boots.set(host.boots.get() + 1);
+                active.hosts_down = vec![at];
+            }
+            _ => {
+                // Longer than a session lives.
+                active.until_ms += TTL_MS;
+                active.links = self.around(std::slice::from_ref(&host.name), Cut::Held);
+            }
+        }
+        self.count(kind);
+        Some(active)
+    }
+
+    fn errand(&self, errand: Errand) -> Option<Active> {
+        let idle = !self.admin.busy.get() && self.admin.errands.borrow().is_empty();
+        if idle {
+            self.trace.tell(format!("nemesis: {errand:?}"));
+            self.admin.errands.borrow_mut().push_back(errand);
+        }
+        None
+    }
+
+    /// A member goes and a node that was never used takes its place; it counts when both is done.
+    fn replace(&mut self, sim: &mut Sim<'_>) -> Option<Active> {
+        if self.leaving.is_some() || self.next_spare >= self.nodes.len() {
+            return None;
+        }
+        let (leaves, comes) = (*self.dice.one(&self.members)?, self.next_spare);
+        self.next_spare += 1;
+        self.leaving = Some((leaves, comes));
+        let node = Rc::clone(&self.nodes[comes]);
+        let join = self.members.iter().map(|index| address_of(self.nodes[*index].number));
+        node.options.borrow_mut().join = join.collect();
+        node.is_wanted.set(true);
+        let _ = sim;
+        let add = Errand::Add(node.number, address_of(node.number));
+        let remove = Errand::Remove(self.nodes[leaves].number);
+        let mut errands = self.admin.errands.borrow_mut();
+        self.trace.tell(format!("nemesis: {add:?}, {remove:?}"));
+        errands.extend([add, remove]);
+        None
+    }
+
+    /// Sees what errands came to; one that failed is run again.
+    fn follow_errands(&mut self, sim: &mut Sim<'_>) {
+        let done: Vec<Errand> = std::mem::take(&mut *self.admin.done.borrow_mut());
+        for errand in done {
+            match errand {
+                Errand::Transfer(_) => self.count("transfer-leader"),
+                Errand::Add(number, _) => self.members.push(number as usize - 1),
+                Errand::Remove(number) => {
+                    let index = number as usize - 1;
+                    self.members.retain(|member| *member != index);
+                    self.nodes[index].is_wanted.set(false);
+                    for active in &mut self.active {
+                        active.down.retain(|down| *down != index);
+                        active.disk = active.disk.filter(|disk| *disk != index);
+                    }
+                    if sim.is_host_running(self.nodes[index].name.as_str()) {
+                        self.crash(sim, index, false);
+                    }
+                }
+            }
+        }
+        let Some((leaves, comes)) = self.leaving else {
+            return;
+        };
+        let (has_come, has_left) = (self.members.contains(&comes), !self.members.contains(&leaves));
+        if has_come && has_left {
+            self.leaving = None;
+            return self.count("replace-member");
+        }
+        if !self.admin.busy.get() && self.admin.errands.borrow().is_empty() {
+            let (number, leaves) = (self.nodes[comes].number, self.nodes[leaves].number);
+            let next = match has_come {
+                false => Errand::Add(number, address_of(number)),
+                true => Errand::Remove(leaves),
+            };
+            self.admin.errands.borrow_mut().push_back(next);
+        }
+    }
+
+    /// Whether members are being changed.
+    pub fn is_changing(&self) -> bool {
+        self.leaving.is_some() || self.admin.busy.get()
+    }
+
+    /// Makes the network what the faults that last say.
+    fn apply_links(&mut self, sim: &mut Sim<'_>) {
+        let mut wanted: BTreeMap<Link, Cut> = BTreeMap::new();
+        for (link, cut) in self.active.iter().flat_map(|active| &active.links) {
+            let now = wanted.entry(link.clone()).or_insert(*cut);
+            *now = if *now == *cut { *cut } else { Cut::Both };
+        }
+        for (link @ (a, b), cut) in &self.applied {
+            if wanted.get(link) != Some(cut) {
+                sim.release(a.as_str(), b.as_str());
+                sim.repair(a.as_str(), b.as_str());
+            }
+        }
+        for (link @ (a, b), cut) in &wanted {
+            if self.applied.get(link) == Some(cut) {
+                continue;
+            }
+            let (a, b) = (a.as_str(), b.as_str());
+            match cut {
+                Cut::Held => sim.hold(a, b),
+                Cut::Forth => sim.partition_oneway(a, b),
+                Cut::Back => sim.partition_oneway(b, a),
+                Cut::Both => sim.partition(a, b),
+            }
+        }
+        self.applied = wanted;
+    }
+
+    /// Adds what disks counted.
+    pub fn count_disks(&mut self) {
+        let all = self.nodes.iter().map(|node| node.host.disks().fired());
+        let (full, errors, lost, torn) = all.fold((0, 0, 0, 0), |sum, fired| {
+            (sum.0 + fired.full, sum.1 + fired.errors, sum.2 + fired.lost, sum.3 + fired.torn)
+        });
+        for (kind, times) in [
+            ("disk-full", full),
+            ("disk-error", errors),
+            ("lost-write", lost),
+            ("torn-write", torn),
+        ] {
+            self.fired.insert(kind, times);
+        }
+    }
+}
+
+fn link(a: &str, b: &str) -> Link {
+    if a < b { (a.into(), b.into()) } else { (b.into(), a.into()) }
+}

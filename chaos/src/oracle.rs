@@ -1,0 +1,463 @@
+//! What clients saw, and what must be true of it. It counts from what trainers received and what was
+//! answered; it knows nothing of how coordinators work.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::{Intent, Planned, Sample, Segment, Tail, Token};
+use shardfeed_proto::coordinator::v1 as wire;
+
+use crate::breach::Breaches;
+use crate::world::catalog::JobFacts;
+use crate::world::node::TTL_MS;
+use crate::world::session::Asked;
+
+/// (epoch, step)
+type Place = (u64, u64);
+
+/// A rank of a generation of a job.
+type RankKey = (String, u64, u64);
+
+/// What clients saw.
+#[derive(Debug)]
+pub struct Oracle {
+    breaches: Breaches,
+    seen: RefCell<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The first definite answer to each request.
+    answers: BTreeMap<String, String>,
+    /// The largest lease that was answered so far.
+    granted: u64,
+    grants: u64,
+    /// Positions that were sent to some coordinator, by rank and lease.
+    told: BTreeMap<RankKey, BTreeMap<u64, Place>>,
+    /// Positions that ranks asked to come back at.
+    came_back: BTreeMap<RankKey, Place>,
+    /// The largest (generation, epoch, step) that was read of each job.
+    latest: BTreeMap<String, (u64, Place)>,
+    ledgers: BTreeMap<String, Ledger>,
+}
+
+/// What the trainers of a job received.
+#[derive(Debug)]
+struct Ledger {
+    job: Rc<JobFacts>,
+    generations: BTreeMap<u64, Received>,
+    /// Global batches, whoever received them first.
+    batches: BTreeMap<Place, Vec<Planned>>,
+}
+
+#[derive(Debug)]
+struct Received {
+    /// The generation whose token it began with.
+    parent: Option<u64>,
+    begin: (u64, Vec<Segment>, u64),
+    slots: BTreeMap<Place, BTreeMap<u64, Vec<Planned>>>,
+}
+
+/// What was counted in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Epochs that were delivered to the end.
+    pub epochs: u64,
+    /// Samples of the lineage that counts.
+    pub samples: u64,
+    /// Steps of all lineages.
+    pub steps: u64,
+    /// Generations.
+    pub generations: u64,
+}
+
+impl Oracle {
+    /// Nothing was seen yet.
+    pub fn new(breaches: Breaches) -> Rc<Self> {
+        Rc::new(Self { breaches, seen: RefCell::default() })
+    }
+
+    /// A request is about to be sent.
+    /// - Returns what its answer must lie behind.
+    pub fn sends(&self) -> u64 {
+        self.seen.borrow().granted
+    }
+
+    /// A request got a definite answer.
+    pub fn answered(&self, id: &str, _sent: u64, answer: &str) {
+        let mut seen = self.seen.borrow_mut();
+        let first = seen.answers.entry(id.to_owned()).or_insert_with(|| answer.to_owned());
+        self.breaches.check(first == answer, "I11", || {
+            format!("request {id} was answered `{first}` and then `{answer}`")
+        });
+    }
+
+    /// Leases that were answered.
+    pub fn grants(&self) -> u64 {
+        self.seen.borrow().grants
+    }
+
+    /// The largest position that was ever sent for a rank of a generation under a lease not below `since`,
+    /// or asked to come back at.
+    pub fn told_since(&self, rank: &RankKey, since: u64) -> Option<Place> {
+        let seen = self.seen.borrow();
+        let told = seen.told.get(rank).into_iter().flat_map(|told| told.range(since..));
+        told.map(|(_, place)| *place).max().max(seen.came_back.get(rank).copied())
+    }
+
+    /// A heartbeat is about to be sent.
+    pub fn tells(&self, ranks: &[wire::RankProgress]) {
+        let mut seen = self.seen.borrow_mut();
+        for wire::RankProgress { lease, epoch, step, .. } in ranks {
+            let Some(wire::Lease { job, generation, rank, fencing }) = lease.clone() else {
+                continue;
+            };
+            let told = seen.told.entry((job, generation, rank)).or_default();
+            let last = told.entry(fencing).or_default();
+            *last = (*last).max((*epoch, *step));
+        }
+    }
+
+    /// A rank is about to ask where it may stand.
+    pub fn asks(&self, asked: &Asked, intent: &Intent) {
+        if let Intent::Reconnect { generation, epoch, step } = intent {
+            let mut seen = self.seen.borrow_mut();
+            let key = (asked.job.clone(), *generation, asked.rank);
+            let last = seen.came_back.entry(key).or_default();
+            *last = (*last).max((*epoch, *step));
+        }
+    }
+
+    /// A rank got a lease.
+    pub fn granted(
+        &self,
+        asked: &Asked,
+        intent: &Intent,
+        started: &wire::StartRankResponse,
+        sent: u64,
+    ) {
+        let mut seen = self.seen.borrow_mut();
+        let fencing = started.fencing;
+        self.breaches.check(fencing > sent, "I2", || {
+            format!("lease {fencing} was granted after lease {sent} was answered")
+        });
+        if let Intent::Reconnect { generation, .. } = intent {
+            self.breaches.check(*generation == started.generation, "I6", || {
+                format!("a rank of generation {generation} came back to {}", started.generation)
+            });
+        }
+        seen.granted = seen.granted.max(fencing);
+        seen.grants += 1;
+        let told = (asked.job.clone(), started.generation, asked.rank);
+        seen.told.entry(told).or_default().entry(fencing).or_default();
+    }
+
+    /// A worker heard that its session ended, so long after it sent a heartbeat that was answered. No two
+    /// live workers have one name here, and none of them left.
+    pub fn session_ended(&self, worker: &str, session: u64, silence: Duration) {
+        self.breaches.check(silence >= Duration::from_millis(TTL_MS), "I10", || {
+            format!("session {session} of {worker} ended {silence:?} after a heartbeat")
+        });
+    }
+
+    /// A trainer has its place in a generation.
+    /// - `parent`: the generation that made its token.
+    pub fn begins(
+        &self,
+        job: &Rc<JobFacts>,
+        (generation, parent): (u64, Option<u64>),
+        (epoch, segments, world_size): (u64, Vec<Segment>, u64),
+    ) {
+        let mut seen = self.seen.borrow_mut();
+        let new = || Ledger {
+            job: Rc::clone(job),
+            generations: BTreeMap::new(),
+            batches: BTreeMap::new(),
+        };
+        let ledger = seen.ledgers.entry(job.name.clone()).or_insert_with(new);
+        let begin = (epoch, segments, world_size);
+        let slots = BTreeMap::new();
+        let new = || Received { parent, begin: begin.clone(), slots };
+        let known = ledger.generations.entry(generation).or_insert_with(new);
+        self.breaches.check(known.begin == begin && known.parent == parent, "I8", || {
+            let job = &job.name;
+            format!(
+                "ranks of generation {generation} of {job} begin at {:?} and {begin:?}",
+                known.begin
+            )
+        });
+    }
+
+    /// A trainer received a batch.
+    pub fn delivered(
+        &self,
+        job: &str,
+        (generation, rank, world_size): (u64, u64, u64),
+        place: Place,
+        rows: Vec<Planned>,
+    ) {
+        let mut seen = self.seen.borrow_mut();
+        let Some(ledger) = seen.ledgers.get_mut(job) else {
+            return self.breaches.note("I4", format!("{job} delivers before it began"));
+        };
+        let Some(received) = ledger.generations.get_mut(&generation) else {
+            return self.breaches.note("I4", format!("{job} delivers outside every generation"));
+        };
+        let ranks = received.slots.entry(place).or_default();
+        let twice = ranks.insert(rank, rows).is_some();
+        self.breaches.check(!twice, "I4", || {
+            format!("rank {rank} of {job} received {place:?} twice in generation {generation}")
+        });
+        if ranks.len() as u64 == world_size {
+            let batch: Vec<Planned> = ranks.values().flatten().copied().collect();
+            let first = ledger.batches.entry(place).or_insert_with(|| batch.clone());
+            self.breaches.check(*first == batch, "I9", || {
+                format!("the global batch {place:?} of {job} was another one before")
+            });
+        }
+    }
+
+    /// All ranks saved their state at the same step.
+    pub fn saved(&self, job: &str, tokens: &BTreeMap<u64, Token>) {
+        let mut all = tokens.values();
+        let first = all.next();
+        self.breaches.check(all.all(|token| Some(token) == first), "I7", || {
+            format!("tokens of {job} differ at one step: {tokens:?}")
+        });
+    }
+
+    /// What to compare the answer to a read of a job's latest token with.
+    pub fn reads_latest(&self, job: &str) -> Option<(u64, Place)> {
+        self.seen.borrow().latest.get(job).copied()
+    }
+
+    /// The latest token of a job was read.
+    pub fn latest(&self, job: &str, token: &Token, before: Option<(u64, Place)>) {
+        let mut seen = self.seen.borrow_mut();
+        let read = (token.generation, (token.epoch, token.step()));
+        self.breaches.check(Some(read) >= before, "I15", || {
+            format!("the latest token of {job} is {read:?}, but it was {before:?} before")
+        });
+        let reached = seen.ledgers.get(job).and_then(|ledger| {
+            let Received { begin, slots, .. } = ledger.generations.get(&token.generation)?;
+            let began = place_of(begin);
+            let after = slots.keys().next_back().map(|(epoch, step)| {
+                let ends = step + 1 >= ledger.job.steps(*epoch);
+                if ends { (epoch + 1, 0) } else { (*epoch, step + 1) }
+            });
+            Some(after.unwrap_or(began).max(began))
+        });
+        self.breaches.check(reached.is_none_or(|reached| read.1 <= reached), "I5", || {
+            format!("the latest token of {job} is {read:?}, but its ranks are at {reached:?}")
+        });
+        let latest = seen.latest.entry(job.to_owned()).or_default();
+        *latest = (*latest).max(read);
+    }
+
+    /// Counts everything that trainers received.
+    pub fn recount(&self) -> Counted {
+        let seen = self.seen.borrow();
+        let mut counted = Counted::default();
+        for ledger in seen.ledgers.values() {
+            counted.generations += ledger.generations.len() as u64;
+            let steps = ledger.generations.values().map(|received| received.slots.len() as u64);
+            counted.steps += steps.sum::<u64>();
+            self.recount_job(ledger, &mut counted);
+        }
+        counted
+    }
+
+    fn recount_job(&self, ledger: &Ledger, counted: &mut Counted) {
+        let name = &ledger.job.name;
+        let slots = self.lineage(ledger);
+        let Some(last) = slots.keys().next_back().copied() else {
+            return;
+        };
+        for epoch in 0..=last.0 {
+            let mut valid: BTreeMap<Sample, u64> = BTreeMap::new();
+            let of_epoch = slots.range((epoch, 0)..(epoch + 1, 0));
+            let mut next = 0;
+            for (place, (generation, world_size, ranks)) in of_epoch {
+                let whole = ranks.len() as u64 == *world_size;
+                self.breaches.check(place.1 == next && (whole || *place == last), "I4", || {
+                    format!(
+                        "{name} lacks {place:?} of generation {generation}: step {next} comes next, \
+                         {} of {world_size} ranks have it",
+                        ranks.len()
+                    )
+                });
+                next += 1;
+                for row in ranks.values().flatten().filter(|row| row.valid) {
+                    *valid.entry(row.sample).or_default() += 1;
+                }
+                if whole {
+                    let batch: Vec<_> = ranks.values().flatten().copied().collect();
+                    self.breaches.check(batch == ledger.job.global_batch(*place), "I9", || {
+                        format!("{place:?} of {name} is not what the plan says")
+                    });
+                }
+            }
+            counted.samples += valid.len() as u64;
+            let twice = valid.iter().find(|(_, times)| **times > 1);
+            self.breaches.check(twice.is_none(), "I4", || {
+                format!("epoch {epoch} of {name} delivered {twice:?} more than once")
+            });
+            let ended = epoch < last.0 || next == ledger.job.steps(epoch);
+            if ended {
+                counted.epochs += 1;
+                self.check_whole(&ledger.job, epoch, (next, valid.len() as u64));
+            }
+        }
+        let known: BTreeSet<Place> = slots.keys().copied().collect();
+        self.breaches.check(known.contains(&(0, 0)), "I4", || format!("{name} lost its beginning"));
+    }
+
+    /// What the last generation that delivered anything has behind it: of each ancestor what it delivered
+    /// before its child began.
+    fn lineage<'a>(&self, ledger: &'a Ledger) -> Slots<'a> {
+        let delivers = |(_, received): &(&u64, &Received)| !received.slots.is_empty();
+        let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
+        let (mut slots, mut end) = (Slots::new(), (u64::MAX, 0));
+        while let Some(number) = next {
+            let Some(received) = ledger.generations.get(&number) else {
+                let name = &ledger.job.name;
+                self.breaches.note(
+                    "I4",
+                    format!("generation {number} of {name} made a token and is unknown"),
+                );
+                break;
+            };
+            let Received { parent, begin, slots: own } = received;
+            for (place, ranks) in own.range(..end) {
+                slots.insert(*place, (number, begin.2, ranks));
+            }
+            (next, end) = (*parent, place_of(begin).min(end));
+        }
+        slots
+    }
+
+    fn check_whole(&self, job: &JobFacts, epoch: u64, (steps, delivered): (u64, u64)) {
+        let (total, batch) = (job.samples(), job.global_batch);
+        let fine = match job.identity.tail {
+            Tail::Drop => delivered <= total && total - delivered < batch,
+            Tail::Pad | Tail::Uneven => delivered == total,
+        };
+        self.breaches.check(fine && steps == job.steps(epoch), "I4", || {
+            let name = &job.name;
+            format!("epoch {epoch} of {name} delivered {delivered} of {total} in {steps} steps")
+        });
+    }
+}
+
+/// Slots with the generation that delivered them, its world size, and what each rank has.
+type Slots<'a> = BTreeMap<Place, (u64, u64, &'a BTreeMap<u64, Vec<Planned>>)>;
+
+fn place_of((epoch, segments, _): &(u64, Vec<Segment>, u64)) -> Place {
+    (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dice::Dice;
+    use crate::world::catalog::Catalog;
+
+    struct Fixture {
+        breaches: Breaches,
+        oracle: Rc<Oracle>,
+        job: Rc<JobFacts>,
+    }
+
+    impl Fixture {
+        fn new(tail: Tail) -> Self {
+            let breaches = Breaches::default();
+            let manifest = Catalog::new(&Dice::new(1, 0)).manifest();
+            let job = JobFacts::new("job", "images", &manifest, tail, 1);
+            Self { oracle: Oracle::new(breaches.clone()), breaches, job }
+        }
+
+        fn begin(&self, generation: u64, parent: Option<u64>, step: u64, world_size: u64) {
+            let steps = shardfeed_plan::Steps::All(step);
+            let segments = vec![Segment { lanes: 4, global_batch: 8, steps }];
+            self.oracle.begins(&self.job, (generation, parent), (0, segments, world_size));
+        }
+
+        /// All ranks of a generation take these steps of epoch 0.
+        fn take(&self, generation: u64, world_size: u64, steps: std::ops::Range<u64>) {
+            let open = [Segment::start(4, 8, 1).unwrap()];
+            let plan = self.job.plan(0, &open, world_size).unwrap();
+            for step in steps {
+                for rank in 0..world_size {
+                    let rows = plan.batch(step, rank).unwrap();
+                    let who = (generation, rank, world_size);
+                    self.oracle.delivered("job", who, (0, step), rows);
+                }
+            }
+        }
+
+        fn breach(&self) -> Option<&'static str> {
+            self.breaches.first().map(|breach| breach.id)
+        }
+    }
+
+    #[test]
+    fn an_epoch_in_two_generations_is_whole_and_branches_do_not_count() {
+        for tail in [Tail::Drop, Tail::Pad] {
+            let fixture = Fixture::new(tail);
+            let steps = fixture.job.steps(0);
+            fixture.begin(0, None, 0, 2);
+            fixture.take(0, 2, 0..10);
+            fixture.begin(1, Some(0), 2, 1);
+            fixture.begin(2, Some(0), 5, 4);
+            fixture.take(2, 4, 5..steps);
+            // Somebody who was not told goes on.
+            fixture.take(0, 2, 10..12);
+            let counted = fixture.oracle.recount();
+            assert_eq!(fixture.breaches.first(), None);
+            assert_eq!((counted.epochs, counted.generations), (1, 3));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_other_is_seen() {
+        let missing = Fixture::new(Tail::Drop);
+        missing.begin(0, None, 0, 2);
+        missing.take(0, 2, 0..3);
+        missing.begin(1, Some(0), 4, 2);
+        missing.take(1, 2, 4..6);
+        missing.oracle.recount();
+        assert_eq!(missing.breach(), Some("I4"));
+
+        let doubled = Fixture::new(Tail::Drop);
+        doubled.begin(0, None, 0, 2);
+        doubled.take(0, 2, 0..3);
+        doubled.take(0, 2, 2..3);
+        assert_eq!(doubled.breach(), Some("I4"));
+
+        let other = Fixture::new(Tail::Drop);
+        other.begin(0, None, 0, 1);
+        let rows = other.job.global_batch((0, 1));
+        other.oracle.delivered("job", (0, 0, 1), (0, 0), rows);
+        other.oracle.recount();
+        assert_eq!(other.breach(), Some("I9"));
+    }
+
+    #[test]
+    fn answers_that_differ_and_reads_that_go_back_are_seen() {
+        let fixture = Fixture::new(Tail::Drop);
+        fixture.oracle.answered("a", 0, "no");
+        fixture.oracle.answered("a", 0, "no");
+        assert_eq!(fixture.breach(), None);
+        fixture.oracle.answered("a", 0, "yes");
+        assert_eq!(fixture.breach(), Some("I11"));
+
+        let fixture = Fixture::new(Tail::Drop);
+        let silence = Duration::from_millis(TTL_MS);
+        fixture.oracle.session_ended("w", 1, silence);
+        assert_eq!(fixture.breach(), None);
+        fixture.oracle.session_ended("w", 1, silence / 2);
+        assert_eq!(fixture.breach(), Some("I10"));
+    }
+}

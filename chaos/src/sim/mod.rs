@@ -1,0 +1,7 @@
+//! The simulated machine: what a coordinator asks of a [`shardfeed_host::Host`].
+
+mod disk;
+mod host;
+
+pub use disk::{DiskFaults, DiskFired, SimDisk, SimDisks};
+pub use host::{BEGIN_MS, SimHost, SimTime};

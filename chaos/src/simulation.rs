@@ -1,0 +1,343 @@
+//! One seed: a cluster comes up, works, is hurt, is mended, and must work again; then everything is counted.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::Tail;
+use shardfeed_scheduler::{Phase, State};
+use turmoil::{Builder, Sim};
+
+use crate::breach::{Breach, Breaches};
+use crate::dice::Dice;
+use crate::invariants::Invariants;
+use crate::nemesis::Nemesis;
+use crate::oracle::{Counted, Oracle};
+use crate::sim::{SimHost, SimTime};
+use crate::trace::Trace;
+use crate::world::admin::Admin;
+use crate::world::catalog::{Catalog, JobFacts};
+use crate::world::launcher::Launcher;
+use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
+use crate::world::worker::WorkerHost;
+
+/// Coordinators that found the cluster.
+const FOUNDERS: usize = 3;
+/// Machines that may replace them.
+const SPARES: usize = 3;
+/// Hosts with workers.
+const HOSTS: usize = 4;
+/// Time that passes at once, ms.
+const TICK_MS: u64 = 2;
+/// How often coordinators are looked at, and how often inside, ms.
+const LOOK_MS: (u64, u64) = (10, 100);
+/// How often launchers look after their runs, ms.
+const LAUNCH_MS: u64 = 50;
+/// Without faults a cluster is founded, a dataset indexed and a job started within so long, ms.
+const SET_UP_MS: u64 = 20_000;
+/// Things go wrong for so long, ms.
+const FAULTS_MS: u64 = 14_000;
+/// After everything is mended: a leader within three of the longest elections.
+const LEADER_MS: u64 = 3 * ELECTION_MAX_MS;
+/// Then all ranks are served within a session's life and a second, and the launcher's own pauses.
+const SERVED_MS: u64 = TTL_MS + 1_000 + 2_000;
+/// Then every job finishes an epoch, and a change of members that was begun ends.
+const EPOCH_MS: u64 = 20_000;
+
+/// What came of a seed.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Hash of everything that happened.
+    pub hash: String,
+    /// The first thing that must not be.
+    pub breach: Option<Breach>,
+    /// What was counted, by name.
+    pub totals: BTreeMap<String, u64>,
+}
+
+struct World<'a> {
+    sim: Sim<'a>,
+    time: SimTime,
+    trace: Trace,
+    breaches: Breaches,
+    oracle: Rc<Oracle>,
+    nodes: Vec<Rc<Node>>,
+    hosts: Vec<Rc<WorkerHost>>,
+    admin: Rc<Admin>,
+    launchers: Vec<Launcher>,
+    nemesis: Nemesis,
+    invariants: Invariants,
+}
+
+/// Runs a seed.
+/// - `is_shown`: whether what happens goes to stderr.
+pub fn run(seed: u64, is_shown: bool) -> Outcome {
+    shardfeed_raft::seed_randomness(seed);
+    let mut world = World::new(seed, is_shown);
+    world.live();
+    let counted = world.oracle.recount();
+    world.outcome(counted)
+}
+
+impl World<'_> {
+    fn new(seed: u64, is_shown: bool) -> Self {
+        let time = SimTime::default();
+        let (trace, breaches) = (Trace::new(time.clone(), is_shown), Breaches::default());
+        let oracle = Oracle::new(breaches.clone());
+        let dice = Dice::new(seed, 0);
+        let mut sim = Builder::new()
+            .rng_seed(seed)
+            .tick_duration(Duration::from_millis(TICK_MS))
+            .simulation_duration(Duration::from_secs(3600))
+            .min_message_latency(Duration::from_millis(1))
+            .max_message_latency(Duration::from_millis(6))
+            .tcp_capacity(1 << 16)
+            .build();
+        let catalog = Rc::new(Catalog::new(&dice));
+        let manifest = catalog.manifest();
+        let jobs = vec![
+            JobFacts::new("drop", "images", &manifest, Tail::Drop, seed),
+            JobFacts::new("pad", "images", &manifest, Tail::Pad, seed + 1),
+        ];
+        let addresses: Vec<String> = (1..=FOUNDERS as u64).map(address_of).collect();
+        let node = |index: usize| {
+            let number = index as u64 + 1;
+            let skew = dice.pick(0..1_000) as i64 - 500;
+            let host = SimHost::new(time.clone(), Dice::new(seed, 100 + number), skew);
+            let node = Node::new(number, host, (trace.clone(), breaches.clone()));
+            if index < FOUNDERS {
+                let peer = |number| format!("{number}={}", address_of(number));
+                node.options.borrow_mut().peers = (1..=FOUNDERS as u64).map(peer).collect();
+                node.is_wanted.set(true);
+            }
+            node
+        };
+        let nodes: Vec<Rc<Node>> = (0..FOUNDERS + SPARES).map(node).collect();
+        let host = |index: usize| {
+            Rc::new(WorkerHost {
+                name: format!("host-{}", index + 1),
+                coordinators: addresses.clone(),
+                dice: Dice::new(seed, 200 + index as u64),
+                oracle: Rc::clone(&oracle),
+                breaches: breaches.clone(),
+                trace: trace.clone(),
+                catalog: Rc::clone(&catalog),
+                jobs: jobs.clone(),
+                orders: RefCell::default(),
+                worker: RefCell::default(),
+                serial: Cell::new(0),
+                boots: Cell::new(0),
+                nodes: nodes.clone(),
+            })
+        };
+        let hosts: Vec<Rc<WorkerHost>> = (0..HOSTS).map(host).collect();
+        let admin = Rc::new(Admin {
+            coordinators: addresses,
+            dice: Dice::new(seed, 300),
+            oracle: Rc::clone(&oracle),
+            breaches: breaches.clone(),
+            trace: trace.clone(),
+            jobs: jobs.clone(),
+            errands: RefCell::default(),
+            busy: Cell::new(false),
+            done: RefCell::default(),
+            ready: Cell::new(0),
+            more: RefCell::default(),
+        });
+        for node in &nodes {
+            let node = Rc::clone(node);
+            sim.host(node.name.clone(), move || ends(Rc::clone(&node).run()));
+        }
+        for host in &hosts {
+            let host = Rc::clone(host);
+            sim.host(host.name.clone(), move || ends(Rc::clone(&host).run()));
+        }
+        let person = Rc::clone(&admin);
+        sim.host("admin", move || ends(Rc::clone(&person).run()));
+        let launcher = |(index, job): (usize, Rc<JobFacts>)| {
+            Launcher::new(job, Dice::new(seed, 400 + index as u64), trace.clone())
+        };
+        let launchers = jobs.into_iter().enumerate().map(launcher).collect();
+        let decides = (Dice::new(seed, 500), trace.clone());
+        let nemesis =
+            Nemesis::new(decides, nodes.clone(), hosts.clone(), (Rc::clone(&admin), FOUNDERS));
+        let invariants = Invariants::new(breaches.clone(), Rc::clone(&oracle));
+        Self {
+            sim,
+            time,
+            trace,
+            breaches,
+            oracle,
+            nodes,
+            hosts,
+            admin,
+            launchers,
+            nemesis,
+            invariants,
+        }
+    }
+
+    fn live(&mut self) {
+        let stands = |world: &mut Self| world.launchers.iter().all(|launcher| launcher.epochs > 0);
+        if !self.until(SET_UP_MS, false, stands) {
+            return self.overdue("I16", "no epoch ended although nothing went wrong");
+        }
+        self.until(FAULTS_MS, true, |_| false);
+        if self.breaches.first().is_some() {
+            return;
+        }
+        self.nemesis.heal(&mut self.sim);
+        let leads = |world: &mut Self| {
+            let ready = |node: &Rc<Node>| {
+                node.inspector.borrow().as_ref().is_some_and(|inspector| inspector.is_ready())
+            };
+            world.nodes.iter().any(ready)
+        };
+        if !self.until(LEADER_MS, false, leads) {
+            return self.overdue("I16", "no leader answers after everything was mended");
+        }
+        self.trace.tell("a leader answers");
+        let served = |world: &mut Self| {
+            let known = |host: &Rc<WorkerHost>| {
+                let session = host.worker.borrow().as_ref().and_then(|worker| worker.id());
+                session.is_some_and(|session| world.leader_knows(session))
+            };
+            world.launchers.iter().all(Launcher::is_served) && world.hosts.iter().all(known)
+        };
+        if !self.until(SERVED_MS, false, served) {
+            return self.overdue("I16", "not all ranks are served");
+        }
+        let epochs: Vec<u64> = self.launchers.iter().map(|launcher| launcher.epochs).collect();
+        let ends = |world: &mut Self| {
+            let mut now = world.launchers.iter().zip(&epochs);
+            now.all(|(launcher, before)| launcher.epochs > *before) && !world.nemesis.is_changing()
+        };
+        if !self.until(EPOCH_MS, false, ends) {
+            return self.overdue("I16", "no epoch ends, or a change of the members does not");
+        }
+        let found = |world: &mut Self| {
+            let more = world.admin.more.borrow().clone();
+            world.nodes.iter().any(|node| {
+                let inspector = node.inspector.borrow();
+                let ready = inspector.as_ref().filter(|inspector| inspector.is_ready());
+                ready.is_some_and(|inspector| {
+                    inspector.read(|state| more.iter().all(|name| is_ready(state, name)))
+                })
+            })
+        };
+        if !self.until(EPOCH_MS, false, found) {
+            return self.overdue("I16", "a dataset is not indexed");
+        }
+        let level = |world: &mut Self| {
+            let applied = |index: &usize| {
+                let inspector = world.nodes[*index].inspector.borrow();
+                inspector.as_ref().and_then(|inspector| inspector.status().applied)
+            };
+            let all: Vec<_> = world.nemesis.members.iter().map(applied).collect();
+            let most = all.iter().flatten().max().copied().unwrap_or(0);
+            all.iter().all(|applied| applied.is_some_and(|applied| applied + 5 >= most))
+        };
+        if !self.until(LEADER_MS, false, level) {
+            self.overdue("I16", "a member does not catch up");
+        }
+    }
+
+    /// Lets time pass until something is true.
+    /// - Returns whether it became true in time; `false` also after a breach.
+    fn until(&mut self, ms: u64, faults: bool, done: impl Fn(&mut Self) -> bool) -> bool {
+        let end = self.time.ms() + ms;
+        while self.time.ms() < end {
+            if let Err(error) = self.sim.step() {
+                self.breaches.note("S1", format!("a machine died: {error}"));
+            }
+            let now = self.time.ms() + TICK_MS;
+            self.time.set_ms(now);
+            if now.is_multiple_of(LOOK_MS.0) {
+                self.invariants.look(&self.nodes, now, now.is_multiple_of(LOOK_MS.1));
+            }
+            if faults {
+                self.nemesis.tick(&mut self.sim, now);
+            }
+            if now.is_multiple_of(LAUNCH_MS) {
+                self.launch(now);
+                if done(self) {
+                    return true;
+                }
+            }
+            if self.breaches.first().is_some() || crate::panicked().is_some() {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn launch(&mut self, now: u64) {
+        if self.admin.ready.get() < self.launchers.len() {
+            return;
+        }
+        let reachable = |index| self.nemesis.is_reachable(&mut self.sim, index);
+        let reached: Vec<bool> = (0..self.hosts.len()).map(reachable).collect();
+        let hosts: Vec<_> = self.hosts.iter().cloned().zip(reached).collect();
+        self.launchers.iter_mut().for_each(|launcher| launcher.tick(now, &hosts));
+    }
+
+    fn leader_knows(&self, session: u64) -> bool {
+        self.nodes.iter().any(|node| {
+            let inspector = node.inspector.borrow();
+            let ready = inspector.as_ref().filter(|inspector| inspector.is_ready());
+            ready.is_some_and(|inspector| inspector.read(|state| state.session(session).is_some()))
+        })
+    }
+
+    fn overdue(&self, id: &'static str, what: &str) {
+        let at = |node: &Rc<Node>| {
+            let status = node.inspector.borrow().as_ref().map(|inspector| inspector.status());
+            format!("{}: {status:?} {:?}", node.name, node.refused.borrow())
+        };
+        let wanted = self.nodes.iter().filter(|node| node.is_wanted.get());
+        let nodes: Vec<_> = wanted.map(at).collect();
+        self.breaches.note(id, format!("{what}; {}", nodes.join("; ")));
+    }
+
+    fn outcome(mut self, counted: Counted) -> Outcome {
+        self.nemesis.count_disks();
+        let mut totals: BTreeMap<String, u64> = BTreeMap::new();
+        for (kind, times) in &self.nemesis.fired {
+            totals.insert(format!("fault {kind}"), *times);
+        }
+        let launched = |of: fn(&Launcher) -> u64| self.launchers.iter().map(of).sum::<u64>();
+        let Counted { epochs, samples, steps, generations } = counted;
+        for (name, number) in [
+            ("epochs", epochs),
+            ("samples", samples),
+            ("steps", steps),
+            ("generations", generations),
+            ("grants", self.oracle.grants()),
+            ("resumes", launched(|launcher| launcher.resumes)),
+            ("resizes", launched(|launcher| launcher.resized)),
+            ("elections", self.invariants.elections()),
+            ("hashes-compared", self.invariants.compared),
+            ("logs-cut", self.invariants.cuts),
+            ("snapshots-installed", self.invariants.jumps),
+            ("simulated-ms", self.time.ms()),
+        ] {
+            totals.insert(name.to_owned(), number);
+        }
+        if let Some(panic) = crate::panicked() {
+            self.breaches.note("S1", panic);
+        }
+        self.trace.tell(format!("{totals:?}"));
+        Outcome { hash: self.trace.hash(), breach: self.breaches.first(), totals }
+    }
+}
+
+async fn ends(software: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+    software.await;
+    Ok(())
+}
+
+fn is_ready(state: &State, dataset: &str) -> bool {
+    matches!(state.dataset(dataset).map(|dataset| &dataset.phase), Some(Phase::Ready(_)))
+}

@@ -1,0 +1,209 @@
+//! A person at the command line: names datasets and jobs, changes the members, asks where jobs stand.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::Token;
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError, identity_to};
+use tokio::time::sleep;
+
+use crate::breach::Breaches;
+use crate::dice::Dice;
+use crate::oracle::Oracle;
+use crate::trace::Trace;
+use crate::world::catalog::{JobFacts, ROOT};
+use crate::world::client::{Call, Cluster, Kind};
+
+/// How long a person waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Datasets that are named beside the jobs' one.
+const MORE_MAX: u64 = 6;
+
+/// What a person is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// Add a node.
+    Add(u64, String),
+    /// Remove a node.
+    Remove(u64),
+    /// Hand the leadership over.
+    Transfer(Option<u64>),
+}
+
+/// A person at a host.
+#[derive(Debug)]
+pub struct Admin {
+    /// Coordinators.
+    pub coordinators: Vec<String>,
+    /// Randomness.
+    pub dice: Dice,
+    /// What clients saw.
+    pub oracle: Rc<Oracle>,
+    /// What must not be.
+    pub breaches: Breaches,
+    /// What happened.
+    pub trace: Trace,
+    /// Jobs to set up.
+    pub jobs: Vec<Rc<JobFacts>>,
+    /// What is to do.
+    pub errands: RefCell<VecDeque<Errand>>,
+    /// The errand that is worked on.
+    pub busy: Cell<bool>,
+    /// Errands that were done.
+    pub done: RefCell<Vec<Errand>>,
+    /// Jobs that stand.
+    pub ready: Cell<usize>,
+    /// Datasets that were named beside the jobs' one.
+    pub more: RefCell<Vec<String>>,
+}
+
+impl Admin {
+    /// Sets the jobs up, then does what there is to do.
+    pub async fn run(self: Rc<Self>) {
+        let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
+        let addresses = self.coordinators.clone();
+        let cluster = Cluster::new(addresses, "cli:person@host".into(), dice, oracle);
+        let asking = Rc::clone(&cluster);
+        for job in self.jobs.iter().skip(self.ready.get()) {
+            while let Err(error) = self.set_up(&cluster, job).await {
+                if error.kind != ErrorKind::Retry {
+                    self.trace.tell(format!("{} is not set up yet: {error}", job.name));
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            self.ready.set(self.ready.get() + 1);
+            self.trace.tell(format!("{} is set up", job.name));
+        }
+        let eyes = (self.dice.clone(), Rc::clone(&self.oracle), self.breaches.clone());
+        tokio::task::spawn_local(look(self.jobs.clone(), Rc::clone(&cluster), eyes));
+        tokio::task::spawn_local(Rc::clone(&self).add_more(asking));
+        loop {
+            let errand = self.errands.borrow_mut().pop_front();
+            if let Some(errand) = errand {
+                self.busy.set(true);
+                let answer = self.run_errand(&cluster, &errand).await;
+                let said = answer.as_ref().map_or_else(ToString::to_string, |()| "done".into());
+                self.trace.tell(format!("errand {errand:?}: {said}"));
+                if answer.is_ok() {
+                    self.done.borrow_mut().push(errand);
+                }
+                self.busy.set(false);
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn set_up(&self, cluster: &Rc<Cluster>, job: &JobFacts) -> Result<(), WireError> {
+        add(cluster, &job.dataset).await?;
+        let dataset = job.dataset.clone();
+        let call: Call<wire::GetDatasetResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::GetDatasetRequest { context, name: dataset.clone() };
+            Box::pin(async move { clients.admin.get_dataset(request).await })
+        });
+        let found = cluster.call((Kind::Looks, PATIENCE), call).await?.dataset.unwrap_or_default();
+        match found.state() {
+            wire::DatasetState::Ready => {}
+            wire::DatasetState::Failed => {
+                let failure = WireError::from_message(found.failure);
+                self.breaches.note("I5", format!("the dataset failed: {failure}"));
+                return Err(failure);
+            }
+            _ => return Err(WireError::new(ErrorKind::Retry, "the dataset is not ready")),
+        }
+        let (identity, content) = (job.identity.clone(), job.identity.content());
+        self.breaches.check(found.content == content.as_bytes(), "I8", || {
+            format!("the dataset is put together as {:?}", found.content)
+        });
+        let (name, dataset) = (job.name.clone(), job.dataset.clone());
+        let call: Call<wire::RegisterJobResponse> = Rc::new(move |mut clients, context| {
+            let identity = Some(identity_to(&identity));
+            let (name, dataset) = (name.clone(), dataset.clone());
+            let request = wire::RegisterJobRequest { context, name, dataset, identity };
+            Box::pin(async move { clients.worker.register_job(request).await })
+        });
+        cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
+    }
+
+    /// Names another dataset now and then; its files are copies of the first one's.
+    async fn add_more(self: Rc<Self>, cluster: Rc<Cluster>) {
+        for number in 1..=MORE_MAX {
+            sleep(Duration::from_millis(self.dice.pick(1_000..3_500))).await;
+            let name = format!("more-{number}");
+            self.more.borrow_mut().push(name.clone());
+            while add(&cluster, &name).await.is_err() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    async fn run_errand(&self, cluster: &Rc<Cluster>, errand: &Errand) -> Result<(), WireError> {
+        let kind = (Kind::Looks, PATIENCE);
+        match errand.clone() {
+            Errand::Add(node, address) => {
+                let call: Call<wire::AddMemberResponse> = Rc::new(move |mut clients, context| {
+                    let request =
+                        wire::AddMemberRequest { context, node, address: address.clone() };
+                    Box::pin(async move { clients.admin.add_member(request).await })
+                });
+                cluster.call(kind, call).await.map(|_| ())
+            }
+            Errand::Remove(node) => {
+                let call: Call<wire::RemoveMemberResponse> =
+                    Rc::new(move |mut clients, context| {
+                        let request = wire::RemoveMemberRequest { context, node };
+                        Box::pin(async move { clients.admin.remove_member(request).await })
+                    });
+                cluster.call(kind, call).await.map(|_| ())
+            }
+            Errand::Transfer(to) => {
+                let call: Call<wire::TransferLeaderResponse> =
+                    Rc::new(move |mut clients, context| {
+                        let request = wire::TransferLeaderRequest { context, to };
+                        Box::pin(async move { clients.admin.transfer_leader(request).await })
+                    });
+                cluster.call(kind, call).await.map(|_| ())
+            }
+        }
+    }
+}
+
+async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
+    let (dataset, patterns) = (dataset.to_owned(), vec![format!("{ROOT}/{dataset}/*.tfrecord")]);
+    let call: Call<wire::AddDatasetResponse> = Rc::new(move |mut clients, context| {
+        let (name, patterns, compression) = (dataset.clone(), patterns.clone(), String::new());
+        let request = wire::AddDatasetRequest { context, name, patterns, compression };
+        Box::pin(async move { clients.admin.add_dataset(request).await })
+    });
+    cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
+}
+
+/// Asks where jobs stand, again and again: what is read later is never older.
+pub async fn look(
+    jobs: Vec<Rc<JobFacts>>,
+    cluster: Rc<Cluster>,
+    (dice, oracle, breaches): (Dice, Rc<Oracle>, Breaches),
+) {
+    loop {
+        sleep(Duration::from_millis(dice.pick(100..600))).await;
+        for job in &jobs {
+            let name = job.name.clone();
+            let call: Call<wire::LatestTokenResponse> = Rc::new(move |mut clients, context| {
+                let request = wire::LatestTokenRequest { context, job: name.clone() };
+                Box::pin(async move { clients.worker.latest_token(request).await })
+            });
+            let before = oracle.reads_latest(&job.name);
+            let Ok(answer) = cluster.once(&cluster.id(), &call).await else { continue };
+            match answer.token.map(|token| Token::from_json(&token)) {
+                Some(Ok(token)) => oracle.latest(&job.name, &token, before),
+                Some(Err(error)) => breaches.note("I15", format!("no token: {error}")),
+                None => breaches.check(before.is_none(), "I15", || {
+                    format!("{} has no latest token any more", job.name)
+                }),
+            }
+        }
+    }
+}

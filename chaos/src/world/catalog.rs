@@ -1,0 +1,152 @@
+//! The files that are there to be found, and jobs over them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shardfeed_plan::{
+    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Segment, Shard,
+    Shuffle, Tail,
+};
+use shardfeed_proto::chunk::FileEntry;
+
+use crate::dice::Dice;
+
+/// Folder that all files are in.
+pub const ROOT: &str = "/data";
+
+/// Files that one part of a listing has.
+pub const PART_FILES: usize = 4;
+
+/// The files of a dataset.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    /// In manifest order.
+    pub files: Vec<FileEntry>,
+}
+
+impl Catalog {
+    /// Some files with some records.
+    pub fn new(dice: &Dice) -> Self {
+        let file = |number: u64| {
+            let (path, records) = (format!("shard-{number:03}.tfrecord"), dice.pick(8..50));
+            FileEntry {
+                digest: Digest::of_parts([path.as_bytes()]),
+                path,
+                size_bytes: records * 64,
+                modified_ns: 1,
+                compression: "none".into(),
+                records,
+                data_bytes: records * 48,
+                record_bytes_max: 48,
+                marks: vec![],
+            }
+        };
+        Self { files: (0..dice.pick(6..14)).map(file).collect() }
+    }
+
+    /// The files as they are named in a dataset: copies of the same content.
+    pub fn of(&self, dataset: &str) -> Vec<FileEntry> {
+        let named = |file: &FileEntry| {
+            let path = format!("{dataset}/{}", file.path);
+            FileEntry { path, ..file.clone() }
+        };
+        self.files.iter().map(named).collect()
+    }
+
+    /// What a coordinator makes of it.
+    pub fn manifest(&self) -> Manifest {
+        let shard = |file: &FileEntry| Shard {
+            path: file.path.clone(),
+            records: file.records,
+            digest: file.digest,
+        };
+        Manifest::new(self.files.iter().map(shard).collect()).expect("the names differ")
+    }
+}
+
+/// A job, as its launcher knows it.
+#[derive(Debug)]
+pub struct JobFacts {
+    /// Its name.
+    pub name: String,
+    /// Its dataset's.
+    pub dataset: String,
+    /// What fixes its order.
+    pub identity: JobIdentity,
+    /// Samples of one step of all ranks; it never changes.
+    pub global_batch: u64,
+    counts: Vec<u64>,
+    whole: RefCell<BTreeMap<u64, Rc<EpochPlan>>>,
+}
+
+impl JobFacts {
+    /// A job over a dataset.
+    pub fn new(name: &str, dataset: &str, manifest: &Manifest, tail: Tail, seed: u64) -> Rc<Self> {
+        let shuffle = Shuffle {
+            content: manifest.digest(),
+            seed,
+            enabled: true,
+            window: 16,
+            interleave: 2,
+            block_length: 1,
+        };
+        let identity = JobIdentity {
+            shuffle,
+            lanes: 4,
+            tail,
+            mode: Mode::Deterministic,
+            operators: "raw/1".into(),
+            decoder: DECODER_NONE.into(),
+        };
+        Rc::new(Self {
+            name: name.into(),
+            dataset: dataset.into(),
+            identity,
+            global_batch: 8,
+            counts: manifest.counts(),
+            whole: RefCell::default(),
+        })
+    }
+
+    /// Samples of an epoch.
+    pub fn samples(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The plan of an epoch.
+    ///
+    /// # Errors  The segments make none.
+    pub fn plan(
+        &self,
+        epoch: u64,
+        segments: &[Segment],
+        world_size: u64,
+    ) -> Result<EpochPlan, shardfeed_plan::PlanError> {
+        let line = Line::new(&self.counts, &self.identity.shuffle, epoch)?;
+        let (shuffle, tail) = (self.identity.shuffle.clone(), self.identity.tail);
+        EpochPlan::new(Arc::new(line), shuffle, epoch, (tail, None), segments, world_size)
+    }
+
+    /// The epoch as one rank has it that never stopped.
+    fn whole(&self, epoch: u64) -> Rc<EpochPlan> {
+        let mut whole = self.whole.borrow_mut();
+        let make = || {
+            let open = Segment::start(self.identity.lanes, self.global_batch, 1);
+            let plan = open.and_then(|open| self.plan(epoch, &[open], 1));
+            Rc::new(plan.expect("the job's numbers make a plan"))
+        };
+        Rc::clone(whole.entry(epoch).or_insert_with(make))
+    }
+
+    /// Steps of an epoch.
+    pub fn steps(&self, epoch: u64) -> u64 {
+        self.whole(epoch).steps()
+    }
+
+    /// What all ranks together receive, in order.
+    pub fn global_batch(&self, (epoch, step): (u64, u64)) -> Vec<Planned> {
+        self.whole(epoch).batch(step, 0).unwrap_or_default()
+    }
+}

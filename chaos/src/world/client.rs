@@ -1,0 +1,241 @@
+//! The way to the coordinators: a list of addresses, hints at who leads, and the same request id until
+//! somebody gives a definite answer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+use hyper_util::rt::TokioIo;
+use shardfeed_proto::coordinator::v1::Context;
+use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
+use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
+use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Response, Status};
+use tower::service_fn;
+use turmoil::net::TcpStream;
+
+use crate::dice::Dice;
+use crate::oracle::Oracle;
+
+/// One attempt takes so long at most.
+const ATTEMPT: Duration = Duration::from_millis(1000);
+
+/// Waits between attempts: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
+
+/// Hints that are followed at once, in a row.
+const HINTS_MAX: usize = 3;
+
+/// Of a hundred answered requests so many are sent again later, under the same id.
+const REPEAT_PERCENT: u64 = 12;
+
+/// Both services of one coordinator.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// What workers ask.
+    pub worker: WorkerServiceClient<Channel>,
+    /// What people ask.
+    pub admin: AdminServiceClient<Channel>,
+}
+
+/// A call that may be made again.
+pub type Call<T> =
+    Rc<dyn Fn(Clients, Option<Context>) -> LocalBoxFuture<'static, Result<Response<T>, Status>>>;
+
+/// Whether a call's first answer is its only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It changes nothing, or nothing that is remembered.
+    Looks,
+    /// It is remembered by its request id.
+    Changes,
+}
+
+/// The coordinators, as one process knows them.
+#[derive(Debug)]
+pub struct Cluster {
+    addresses: RefCell<Vec<String>>,
+    guess: Cell<usize>,
+    clients: RefCell<BTreeMap<String, Clients>>,
+    principal: String,
+    dice: Dice,
+    oracle: Rc<Oracle>,
+    cluster_id: RefCell<String>,
+}
+
+impl Cluster {
+    /// The coordinators at `addresses`; nothing is connected yet.
+    pub fn new(
+        addresses: Vec<String>,
+        principal: String,
+        dice: Dice,
+        oracle: Rc<Oracle>,
+    ) -> Rc<Self> {
+        let guess = Cell::new(dice.pick(0..addresses.len() as u64) as usize);
+        let (addresses, cluster_id) = (RefCell::new(addresses), RefCell::default());
+        let clients = RefCell::default();
+        Rc::new(Self { addresses, guess, clients, principal, dice, oracle, cluster_id })
+    }
+
+    /// From now on no other cluster is believed.
+    pub fn expect(&self, cluster_id: &str) {
+        let mut known = self.cluster_id.borrow_mut();
+        if known.is_empty() {
+            cluster_id.clone_into(&mut known);
+        }
+    }
+
+    /// A fresh request id.
+    pub fn id(&self) -> String {
+        self.dice.id()
+    }
+
+    /// One attempt, following hints at who leads.
+    ///
+    /// # Errors  As the wire says; `Retry` if nobody who leads was found.
+    pub async fn once<T: Debug>(&self, id: &str, call: &Call<T>) -> Result<T, WireError> {
+        let mut hints = 0;
+        loop {
+            let address = {
+                let addresses = self.addresses.borrow();
+                addresses[self.guess.get() % addresses.len()].clone()
+            };
+            let context = Context {
+                request_id: id.to_owned(),
+                principal: self.principal.clone(),
+                cluster_id: self.cluster_id.borrow().clone(),
+                protocol: COORDINATOR_PROTOCOL,
+            };
+            let answer = call(self.clients(&address), Some(context));
+            let error = match timeout(ATTEMPT, answer).await {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) => WireError::from_status(&status),
+                Err(_) => WireError::new(ErrorKind::Retry, "no answer in time"),
+            };
+            match (error.kind, &error.leader) {
+                (ErrorKind::NotLeader | ErrorKind::Retry, Some(leader)) if hints < HINTS_MAX => {
+                    hints += 1;
+                    self.turn_to(leader);
+                }
+                (ErrorKind::NotLeader, _) => {
+                    self.turn();
+                    return Err(WireError { kind: ErrorKind::Retry, ..error });
+                }
+                (ErrorKind::Retry | ErrorKind::Storage, _) => {
+                    self.turn();
+                    return Err(error);
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Attempts under one request id until there is a definite answer or `patience` ends. The oracle hears
+    /// of the answer; now and then the request is sent again after it.
+    ///
+    /// # Errors  As [`Cluster::once`].
+    pub async fn call<T: Debug + 'static>(
+        self: &Rc<Self>,
+        (kind, patience): (Kind, Duration),
+        call: Call<T>,
+    ) -> Result<T, WireError> {
+        let id = self.id();
+        let sent = self.oracle.sends();
+        let answer = self.until_definite(&id, patience, &call).await;
+        if kind == Kind::Changes && is_definite(&answer) {
+            self.oracle.answered(&id, sent, &fingerprint(&answer));
+            if self.dice.chance(REPEAT_PERCENT) {
+                tokio::task::spawn_local(Rc::clone(self).repeat(id, call));
+            }
+        }
+        answer
+    }
+
+    async fn repeat<T: Debug>(self: Rc<Self>, id: String, call: Call<T>) {
+        sleep(Duration::from_millis(self.dice.pick(1..4000))).await;
+        let sent = self.oracle.sends();
+        let answer = self.until_definite(&id, Duration::from_secs(5), &call).await;
+        if is_definite(&answer) {
+            self.oracle.answered(&id, sent, &fingerprint(&answer));
+        }
+    }
+
+    async fn until_definite<T: Debug>(
+        &self,
+        id: &str,
+        patience: Duration,
+        call: &Call<T>,
+    ) -> Result<T, WireError> {
+        let begun = Instant::now();
+        let mut backoff = BACKOFF.0;
+        loop {
+            let answer = self.once(id, call).await;
+            if is_definite(&answer) || begun.elapsed() >= patience {
+                return answer;
+            }
+            let half = backoff.as_millis() as u64 / 2;
+            sleep(Duration::from_millis(half + self.dice.pick(0..half + 1))).await;
+            backoff = (2 * backoff).min(BACKOFF.1);
+        }
+    }
+
+    fn turn(&self) {
+        self.guess.set(self.guess.get() + 1);
+    }
+
+    fn turn_to(&self, address: &str) {
+        let mut addresses = self.addresses.borrow_mut();
+        let known = addresses.iter().position(|known| known == address);
+        let at = known.unwrap_or_else(|| {
+            addresses.push(address.to_owned());
+            addresses.len() - 1
+        });
+        self.guess.set(at);
+    }
+
+    fn clients(&self, address: &str) -> Clients {
+        let mut clients = self.clients.borrow_mut();
+        let make = || {
+            let channel = channel(address);
+            let worker = WorkerServiceClient::new(channel.clone());
+            Clients { worker, admin: AdminServiceClient::new(channel) }
+        };
+        clients.entry(address.to_owned()).or_insert_with(make).clone()
+    }
+}
+
+/// Whether somebody decided.
+pub fn is_definite<T>(answer: &Result<T, WireError>) -> bool {
+    let passing = |error: &WireError| {
+        use ErrorKind::{NotLeader, Retry, Storage, Unreachable};
+        matches!(error.kind, Retry | NotLeader | Storage | Unreachable)
+    };
+    !answer.as_ref().is_err_and(passing)
+}
+
+fn fingerprint<T: Debug>(answer: &Result<T, WireError>) -> String {
+    match answer {
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => format!("{} {}", error.kind.as_str_name(), error.message),
+    }
+}
+
+/// Connects when it is needed, and again.
+fn channel(address: &str) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    let endpoint = endpoint
+        .expect("simulated addresses are plain")
+        .connect_timeout(Duration::from_millis(500))
+        .http2_keep_alive_interval(Duration::from_secs(1))
+        .keep_alive_timeout(Duration::from_secs(1));
+    endpoint.connect_with_connector_lazy(service_fn(|uri: Uri| async move {
+        let host = uri.host().unwrap_or_default().to_owned();
+        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or_default())).await?;
+        Ok::<_, std::io::Error>(TokioIo::new(stream))
+    }))
+}

@@ -1,0 +1,184 @@
+//! The launcher of a job: starts its ranks, sees that some are gone, starts all of them again from the last
+//! state that all had saved, with as many ranks as there is room for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use shardfeed_plan::Token;
+
+use crate::dice::Dice;
+use crate::trace::Trace;
+use crate::world::catalog::JobFacts;
+use crate::world::trainer::{Rank, Run};
+use crate::world::worker::{Order, WorkerHost};
+
+/// A run that makes no step for so long is started again, ms.
+const STUCK_MS: u64 = 6_000;
+
+/// Hosts, and whether the launcher can reach each of them.
+pub type Hosts = [(Rc<WorkerHost>, bool)];
+
+/// The launcher of one job.
+#[derive(Debug)]
+pub struct Launcher {
+    job: Rc<JobFacts>,
+    dice: Dice,
+    trace: Trace,
+    run: Option<Started>,
+    /// The last states that all ranks had saved.
+    saved: Vec<Token>,
+    runs: u64,
+    begin_at_ms: u64,
+    last_size: u64,
+    /// Starts from a state.
+    pub resumes: u64,
+    /// Starts at another number of ranks than before.
+    pub resized: u64,
+    /// Epochs that all runs together finished.
+    pub epochs: u64,
+}
+
+#[derive(Debug)]
+struct Started {
+    run: Rc<Run>,
+    /// Host of each rank, and which start of it.
+    places: Vec<(usize, u64)>,
+    progress: (u64, u64),
+    seen_epochs: u64,
+}
+
+impl Launcher {
+    /// A launcher that starts its job at the first tick.
+    pub fn new(job: Rc<JobFacts>, dice: Dice, trace: Trace) -> Self {
+        Self {
+            job,
+            dice,
+            trace,
+            run: None,
+            saved: vec![],
+            runs: 0,
+            begin_at_ms: 0,
+            last_size: 0,
+            resumes: 0,
+            resized: 0,
+            epochs: 0,
+        }
+    }
+
+    /// The run, if there is one.
+    pub fn run(&self) -> Option<&Rc<Run>> {
+        self.run.as_ref().map(|started| &started.run)
+    }
+
+    /// Whether all ranks of the run have a generation.
+    pub fn is_served(&self) -> bool {
+        self.run().is_some_and(|run| run.started.get() >= run.world_size)
+    }
+
+    /// Looks after the run.
+    pub fn tick(&mut self, now_ms: u64, hosts: &Hosts) {
+        if let Some(started) = &mut self.run {
+            let run = &started.run;
+            self.saved.append(&mut run.saved.borrow_mut());
+            let steps = run.consumed.borrow().iter().sum();
+            if steps != started.progress.0 {
+                started.progress = (steps, now_ms);
+            }
+            self.epochs += run.epochs.get() - started.seen_epochs;
+            started.seen_epochs = run.epochs.get();
+            let lost = started.places.iter().find(|(host, boot)| {
+                let (host, reachable) = &hosts[*host];
+                !reachable || host.boots.get() != *boot
+            });
+            let failed = run.failed.borrow().clone();
+            let stuck = now_ms - started.progress.1 > STUCK_MS;
+            let why = match (failed, lost) {
+                (Some(why), _) => why,
+                (None, Some((host, _))) => format!("{} is gone", hosts[*host].0.name),
+                (None, None) if stuck => "no step for long".to_owned(),
+                (None, None) => return,
+            };
+            self.stop(now_ms, hosts, &why);
+        }
+        if self.run.is_none() && now_ms >= self.begin_at_ms {
+            self.start(now_ms, hosts);
+        }
+    }
+
+    /// Ends the run: trainers that can be reached end, the others go on and must be fenced.
+    pub fn stop(&mut self, now_ms: u64, hosts: &Hosts, why: &str) {
+        let Some(started) = self.run.take() else {
+            return;
+        };
+        let job = &self.job.name;
+        self.trace.tell(format!("{job} {} is stopped: {why}", started.run.name));
+        let reachable = |(host, _): &&(usize, u64)| hosts[*host].1;
+        let whole = started.places.iter().all(|place| reachable(&place));
+        if self.dice.chance(40) && whole {
+            started.run.is_over.set(true);
+        } else {
+            started.run.is_abandoned.set(!whole);
+            for (host, _) in started.places.iter().filter(reachable) {
+                hosts[*host].0.orders.borrow_mut().push_back(Order::KillTrainers(job.clone()));
+            }
+        }
+        self.begin_at_ms = now_ms + self.dice.pick(50..800);
+    }
+
+    fn start(&mut self, now_ms: u64, hosts: &Hosts) {
+        let up: Vec<usize> = hosts
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, reachable))| *reachable)
+            .map(|(i, _)| i)
+            .collect();
+        if up.is_empty() {
+            return;
+        }
+        let sizes = [1, 2, 4];
+        let world_size = *self.dice.one(&sizes).expect("there are sizes");
+        // Mostly the last state; now and then an older one, as people do.
+        let saved = self.saved.len();
+        let token = match saved {
+            0 => None,
+            _ if self.dice.chance(85) => self.saved.last().cloned(),
+            _ => {
+                self.saved.get(saved - 1 - self.dice.pick(0..saved.min(4) as u64) as usize).cloned()
+            }
+        };
+        self.runs += 1;
+        self.resumes += u64::from(token.is_some());
+        self.resized += u64::from(token.is_some() && self.last_size != world_size);
+        self.last_size = world_size;
+        let run = Rc::new(Run {
+            name: format!("run-{}", self.runs),
+            job: Rc::clone(&self.job),
+            world_size,
+            consumed: RefCell::new(vec![0; world_size as usize]),
+            is_over: Cell::new(false),
+            is_abandoned: Cell::new(false),
+            failed: RefCell::default(),
+            saving: RefCell::new(BTreeMap::new()),
+            saved: RefCell::default(),
+            started: Cell::new(0),
+            epochs: Cell::new(0),
+            token,
+        });
+        let at = run.token.as_ref().map(|token| (token.generation, token.epoch, token.step()));
+        let job = &self.job.name;
+        self.trace.tell(format!("{job} {} starts on {world_size} ranks from {at:?}", run.name));
+        let mut places = vec![];
+        let shift = self.dice.pick(0..up.len() as u64) as usize;
+        for rank in 0..world_size {
+            let at = up[(rank as usize + shift) % up.len()];
+            let host = &hosts[at].0;
+            let step_ms = self.dice.pick(15..40);
+            let rank = Rank { run: Rc::clone(&run), rank, step_ms };
+            host.orders.borrow_mut().push_back(Order::Train(rank));
+            places.push((at, host.boots.get()));
+        }
+        let progress = (0, now_ms);
+        self.run = Some(Started { run, places, progress, seen_epochs: 0 });
+    }
+}

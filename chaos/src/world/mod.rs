@@ -1,0 +1,11 @@
+//! Who lives in the simulation: coordinators (the real ones), hosts with workers and trainers, launchers, and
+//! a person.
+
+pub mod admin;
+pub mod catalog;
+pub mod client;
+pub mod launcher;
+pub mod node;
+pub mod session;
+pub mod trainer;
+pub mod worker;

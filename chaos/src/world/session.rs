@@ -1,0 +1,347 @@
+//! A worker's session, as `shardfeed-agent` keeps it: joins, renews, tells how far ranks are, and hears
+//! which leases are no longer good. Losing the coordinators ends nothing; only their word does.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::Intent;
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::oracle::Oracle;
+use crate::trace::Trace;
+use crate::world::client::{Call, Cluster, Kind};
+
+/// Between attempts while nobody answers.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// After a definite refusal.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a rank asks for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The job.
+    pub job: String,
+    /// The run, as its launcher names it.
+    pub run: String,
+    /// The rank.
+    pub rank: u64,
+    /// Ranks.
+    pub world_size: u64,
+    /// One loader of one process.
+    pub trainer: String,
+}
+
+/// A rank that a worker serves.
+#[derive(Debug)]
+pub struct Served {
+    /// What it asked for.
+    pub asked: Asked,
+    /// Where it stands.
+    pub state: RefCell<ServedState>,
+}
+
+/// See [`Served`].
+#[derive(Clone, Debug)]
+pub struct ServedState {
+    /// Its generation.
+    pub generation: u64,
+    /// Its lease's token; 0: not confirmed.
+    pub fencing: u64,
+    /// Epoch of the first step that is not consumed.
+    pub epoch: u64,
+    /// That step.
+    pub step: u64,
+    /// Why the lease is no longer good.
+    pub verdict: Option<WireError>,
+}
+
+impl Served {
+    fn progress(&self) -> wire::RankProgress {
+        let ServedState { generation, fencing, epoch, step, .. } = *self.state.borrow();
+        let Asked { job, rank, .. } = &self.asked;
+        let lease = wire::Lease { job: job.clone(), generation, rank: *rank, fencing };
+        wire::RankProgress { lease: Some(lease), epoch, step, ready: 1, reading: vec![] }
+    }
+}
+
+/// A session that is kept alive until dropped.
+#[derive(Debug)]
+pub struct Session {
+    /// The way to the coordinators.
+    pub cluster: Rc<Cluster>,
+    name: String,
+    host: String,
+    incarnation: String,
+    in_process: bool,
+    id: Cell<Option<u64>>,
+    heartbeat: Cell<Duration>,
+    ranks: RefCell<Vec<Rc<Served>>>,
+    has_scans: Cell<bool>,
+    wake: Notify,
+    /// When the last heartbeat was sent that was answered.
+    heard: Cell<Option<Instant>>,
+    oracle: Rc<Oracle>,
+    trace: Trace,
+}
+
+/// Ends a session without a word when dropped, as a crash would.
+#[derive(Debug)]
+pub struct Kept {
+    /// The session.
+    pub session: Rc<Session>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Session {
+    /// Joins, and keeps trying to.
+    pub fn start(
+        cluster: Rc<Cluster>,
+        (name, host, in_process): (String, String, bool),
+        (oracle, trace): (Rc<Oracle>, Trace),
+    ) -> Kept {
+        let incarnation = cluster.id();
+        let session = Rc::new(Self {
+            cluster,
+            name,
+            host,
+            incarnation,
+            in_process,
+            id: Cell::new(None),
+            heartbeat: Cell::new(Duration::from_millis(300)),
+            ranks: RefCell::default(),
+            has_scans: Cell::new(false),
+            wake: Notify::new(),
+            heard: Cell::new(None),
+            oracle,
+            trace,
+        });
+        let task = tokio::task::spawn_local(Rc::clone(&session).keep());
+        Kept { session, task }
+    }
+
+    /// The session's id, once it has joined.
+    pub fn id(&self) -> Option<u64> {
+        self.id.get()
+    }
+
+    /// The session is known to be gone: joins anew.
+    pub fn forget(&self, id: u64) {
+        if self.id.get() == Some(id) {
+            self.id.set(None);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Whether there may be something to scan; asks only once for each time it is told.
+    pub fn take_has_scans(&self) -> bool {
+        self.id.get().is_some() && self.has_scans.replace(false)
+    }
+
+    /// There may be something to scan.
+    pub fn look_for_scans(&self) {
+        self.has_scans.set(true);
+    }
+
+    /// Serves a rank from now on.
+    pub fn serve(&self, served: Rc<Served>) {
+        self.ranks.borrow_mut().push(served);
+        self.wake.notify_one();
+    }
+
+    /// Serves it no longer.
+    pub fn unserve(&self, served: &Rc<Served>) {
+        self.ranks.borrow_mut().retain(|other| !Rc::ptr_eq(other, served));
+    }
+
+    async fn keep(self: Rc<Self>) {
+        loop {
+            let pause = match self.id.get() {
+                None => self.join().await,
+                Some(id) => self.renew(id).await,
+            };
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn join(&self) -> Duration {
+        let request = wire::JoinRequest {
+            context: None,
+            worker: self.name.clone(),
+            host: self.host.clone(),
+            incarnation: self.incarnation.clone(),
+            version: "0.1.0".into(),
+            in_process: self.in_process,
+            endpoint: String::new(),
+        };
+        let call: Call<wire::JoinResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::JoinRequest { context, ..request.clone() };
+            Box::pin(async move { clients.worker.join(request).await })
+        });
+        let patience = (Kind::Changes, Duration::from_millis(1500));
+        let sent = Instant::now();
+        match self.cluster.call(patience, call).await {
+            Ok(joined) => {
+                self.heard.set(Some(sent));
+                self.cluster.expect(&joined.cluster_id);
+                self.id.set(Some(joined.session));
+                self.heartbeat.set(Duration::from_millis(joined.heartbeat_ms.max(10)));
+                self.has_scans.set(true);
+                // Leases of an earlier session went with it.
+                for served in self.ranks.borrow().iter() {
+                    served.state.borrow_mut().fencing = 0;
+                }
+                self.trace.tell(format!("{} joined as session {}", self.name, joined.session));
+                Duration::ZERO
+            }
+            Err(error) if error.kind == ErrorKind::Retry => RETRY_PAUSE,
+            Err(error) => {
+                self.trace.tell(format!("{} is refused: {error}", self.name));
+                REFUSED_PAUSE
+            }
+        }
+    }
+
+    async fn renew(&self, id: u64) -> Duration {
+        self.confirm(id).await;
+        let ranks = self.ranks.borrow().clone();
+        let confirmed = ranks.iter().filter(|served| served.state.borrow().fencing != 0);
+        let ranks_told: Vec<_> = confirmed.map(|served| served.progress()).collect();
+        self.oracle.tells(&ranks_told);
+        let request =
+            wire::HeartbeatRequest { context: None, session: id, ranks: ranks_told, scans: vec![] };
+        let call: Call<wire::HeartbeatResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::HeartbeatRequest { context, ..request.clone() };
+            Box::pin(async move { clients.worker.heartbeat(request).await })
+        });
+        let sent = Instant::now();
+        match self.cluster.once(&self.cluster.id(), &call).await {
+            Ok(response) => {
+                self.heard.set(Some(sent));
+                response.verdicts.iter().for_each(|verdict| self.judge(&ranks, verdict));
+                self.has_scans.set(self.has_scans.get() | response.has_scans);
+                self.heartbeat.get()
+            }
+            Err(error) if error.kind == ErrorKind::Fenced => {
+                self.trace.tell(format!("{}: session {id} ended: {error}", self.name));
+                if let Some(heard) = self.heard.take() {
+                    self.oracle.session_ended(&self.name, id, heard.elapsed());
+                }
+                self.forget(id);
+                Duration::ZERO
+            }
+            Err(error) if error.kind == ErrorKind::WrongCluster => REFUSED_PAUSE,
+            Err(_) => self.heartbeat.get().min(RETRY_PAUSE),
+        }
+    }
+
+    /// Asks for leases that are not confirmed, or went with an earlier session.
+    async fn confirm(&self, id: u64) {
+        let ranks = self.ranks.borrow().clone();
+        for served in ranks {
+            let ServedState { generation, fencing, epoch, step, verdict } =
+                served.state.borrow().clone();
+            if fencing != 0 || verdict.is_some() {
+                continue;
+            }
+            let intent = Intent::Reconnect { generation, epoch, step };
+            match self.start_rank(id, &served.asked, &intent, Duration::ZERO).await {
+                Ok(started) => served.state.borrow_mut().fencing = started.fencing,
+                Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => return,
+                Err(error) if error.kind == ErrorKind::Fenced => return,
+                Err(error) => served.state.borrow_mut().verdict = Some(error),
+            }
+        }
+    }
+
+    /// Starts a rank, or comes back to it.
+    ///
+    /// # Errors  As the wire says.
+    pub async fn start_rank(
+        &self,
+        session: u64,
+        asked: &Asked,
+        intent: &Intent,
+        patience: Duration,
+    ) -> Result<wire::StartRankResponse, WireError> {
+        let Asked { job, run, rank, world_size, trainer } = asked.clone();
+        let request = wire::StartRankRequest {
+            context: None,
+            session,
+            job,
+            run: Some(run),
+            rank,
+            world_size,
+            limit: None,
+            trainer,
+            intent: Some(intent_to(intent)),
+        };
+        let call: Call<wire::StartRankResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::StartRankRequest { context, ..request.clone() };
+            Box::pin(async move { clients.worker.start_rank(request).await })
+        });
+        let sent = self.oracle.sends();
+        self.oracle.asks(asked, intent);
+        let answer = self.cluster.call((Kind::Changes, patience), call).await;
+        if let Ok(started) = &answer {
+            self.oracle.granted(asked, intent, started, sent);
+            let (g, f) = (started.generation, started.fencing);
+            let Asked { job, run, rank, .. } = asked;
+            self.trace.tell(format!("{job} {run} rank {rank}: generation {g}, lease {f}"));
+        }
+        answer
+    }
+
+    /// The last word on a rank, and that it ended.
+    pub async fn end_rank(&self, served: &Rc<Served>) {
+        let (Some(session), true) = (self.id.get(), served.state.borrow().fencing != 0) else {
+            return;
+        };
+        let progress = served.progress();
+        let lease = progress.lease.clone();
+        self.oracle.tells(std::slice::from_ref(&progress));
+        let request =
+            wire::HeartbeatRequest { context: None, session, ranks: vec![progress], scans: vec![] };
+        let call: Call<wire::HeartbeatResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::HeartbeatRequest { context, ..request.clone() };
+            Box::pin(async move { clients.worker.heartbeat(request).await })
+        });
+        // Nobody waits for these for ever: the coordinators find out by themselves.
+        let _ = self.cluster.once(&self.cluster.id(), &call).await;
+        let call: Call<wire::EndRankResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::EndRankRequest { context, lease: lease.clone() };
+            Box::pin(async move { clients.worker.end_rank(request).await })
+        });
+        let _ = self.cluster.call((Kind::Changes, Duration::from_millis(500)), call).await;
+    }
+
+    /// Passes a verdict on to whoever serves that lease.
+    fn judge(&self, ranks: &[Rc<Served>], verdict: &wire::heartbeat_response::Verdict) {
+        let Some(lease) = &verdict.lease else {
+            return;
+        };
+        for served in ranks {
+            if served.progress().lease.as_ref() == Some(lease) {
+                let error = WireError::from_message(verdict.error.clone());
+                let (job, rank) = (&lease.job, lease.rank);
+                self.trace.tell(format!("{}: {job} rank {rank} ends: {error}", self.name));
+                served.state.borrow_mut().verdict = Some(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A trainer as a cursor: it takes its rank's batches from the plan, in step with the other ranks, and saves
+//! its state now and then. It stops for nobody but an explicit word.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::{Cursor, EpochPlan, Intent, Start, Token};
+use shardfeed_proto::{ErrorKind, WireError, segments_from};
+use tokio::time::sleep;
+
+use crate::world::catalog::JobFacts;
+use crate::world::session::{Asked, Kept, Served, ServedState, Session};
+use crate::world::worker::WorkerHost;
+
+/// A state is saved every so many steps.
+const SAVE_EVERY: u64 = 5;
+
+/// How often a trainer that waits looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(6);
+
+/// A start waits so long for an answer, then asks anew.
+const START_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Starts again in a row, if nothing was consumed.
+const REPLACED_MAX: u64 = 8;
+
+/// One start of all ranks of a job.
+#[derive(Debug)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// The job.
+    pub job: Rc<JobFacts>,
+    /// Ranks.
+    pub world_size: u64,
+    /// What it starts from.
+    pub token: Option<Token>,
+    /// Steps that each rank consumed in this run.
+    pub consumed: RefCell<Vec<u64>>,
+    /// Ranks shall end, in good order.
+    pub is_over: Cell<bool>,
+    /// The launcher cannot reach some of its ranks; these go on as if nothing had happened.
+    pub is_abandoned: Cell<bool>,
+    /// Why it cannot go on.
+    pub failed: RefCell<Option<String>>,
+    /// States that some ranks saved, by steps of the run.
+    pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, Token>>>,
+    /// States that all ranks saved.
+    pub saved: RefCell<Vec<Token>>,
+    /// Ranks that have a generation.
+    pub started: Cell<u64>,
+    /// Epochs that the slowest rank finished in this run.
+    pub epochs: Cell<u64>,
+}
+
+/// A rank of a run.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    /// Its run.
+    pub run: Rc<Run>,
+    /// Its number.
+    pub rank: u64,
+    /// Time of a step, ms.
+    pub step_ms: u64,
+}
+
+impl Rank {
+    /// Trains until the run is over.
+    pub async fn train(self, host: Rc<WorkerHost>) {
+        let _watched = Watched(Rc::clone(&self.run));
+        if let Err(error) = self.try_train(&host).await {
+            let why = format!("rank {}: {error}", self.rank);
+            host.trace.tell(format!("{} {} failed: {why}", self.run.job.name, self.run.name));
+            self.run.failed.borrow_mut().get_or_insert(why);
+        }
+    }
+
+    async fn try_train(&self, host: &Rc<WorkerHost>) -> Result<(), WireError> {
+        let Run { job, token, world_size, .. } = &*self.run;
+        let start = Start {
+            lanes: Some(job.identity.lanes),
+            batch_size: job.global_batch / world_size,
+            rank: self.rank,
+            world_size: *world_size,
+        };
+        let refused = |error: String| WireError::new(ErrorKind::Token, error);
+        let mut cursor = match token {
+            None => Cursor::new(job.identity.clone(), start).map_err(|e| refused(e.to_string()))?,
+            Some(token) => Cursor::resume(job.identity.clone(), start, token)
+                .map_err(|error| refused(error.to_string()))?,
+        };
+        let asked = Asked {
+            job: job.name.clone(),
+            run: self.run.name.clone(),
+            rank: self.rank,
+            world_size: *world_size,
+            trainer: host.dice.id(),
+        };
+        for _ in 0..REPLACED_MAX {
+            let token_generation = token.as_ref().map(|token| token.generation);
+            let Some((session, serial, served)) =
+                self.start(host, &asked, (&mut cursor, token_generation)).await?
+            else {
+                return Ok(());
+            };
+            let mut seat = Seat { session, serial, served, own: None, began: None };
+            let ended = self.steps(host, &mut cursor, &mut seat).await;
+            match ended {
+                Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {
+                }
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    if host.dice.chance(70) {
+                        seat.session.end_rank(&seat.served).await;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        Err(WireError::new(ErrorKind::Superseded, "others start again and again"))
+    }
+
+    /// Gets a place in a generation; `None` if the run was over first.
+    async fn start(
+        &self,
+        host: &Rc<WorkerHost>,
+        asked: &Asked,
+        (cursor, token_generation): (&mut Cursor, Option<u64>),
+    ) -> Result<Option<(Rc<Session>, u64, Rc<Served>)>, WireError> {
+        let (epoch, segments) = (cursor.epoch(), cursor.segments().to_vec());
+        let intent = Intent::Start { token_generation, epoch, segments: segments.clone() };
+        let started = loop {
+            if self.run.is_over.get() {
+                return Ok(None);
+            }
+            let worker = host.worker.borrow().clone();
+            let Some((session, id)) =
+                worker.and_then(|worker| Some((worker.clone(), worker.id()?)))
+            else {
+                sleep(LOOK_EVERY).await;
+                continue;
+            };
+            let serial = host.serial.get();
+            match session.start_rank(id, asked, &intent, START_PATIENCE).await {
+                Ok(started) => break (session, id, serial, started),
+                Err(error) if error.kind == ErrorKind::Fenced => session.forget(id),
+                Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {}
+                Err(error) => return Err(error),
+            }
+            sleep(LOOK_EVERY).await;
+        };
+        let (session, id, serial, started) = started;
+        let said = segments_from(started.segments.clone()).unwrap_or_default();
+        host.breaches.check(started.epoch == epoch && said == segments, "I8", || {
+            format!(
+                "{} asked for {epoch} {segments:?} and got {} {said:?}",
+                asked.job, started.epoch
+            )
+        });
+        cursor.set_generation(started.generation);
+        let begin = (epoch, segments, asked.world_size);
+        let generation = (started.generation, token_generation);
+        host.oracle.begins(&self.run.job, generation, begin);
+        self.run.started.set(self.run.started.get() + 1);
+        // An answer that took long may be to a session that has ended since, and its lease with it.
+        let same = session.id() == Some(id);
+        let state = ServedState {
+            generation: started.generation,
+            fencing: if same { started.fencing } else { 0 },
+            epoch,
+            step: cursor.step(),
+            verdict: None,
+        };
+        let served = Rc::new(Served { asked: asked.clone(), state: RefCell::new(state) });
+        session.serve(Rc::clone(&served));
+        Ok(Some((session, serial, served)))
+    }
+
+    async fn steps(
+        &self,
+        host: &Rc<WorkerHost>,
+        cursor: &mut Cursor,
+        seat: &mut Seat,
+    ) -> Result<(), WireError> {
+        let Run { job, .. } = &*self.run;
+        let mut plan: Option<Rc<EpochPlan>> = None;
+        seat.began = Some((cursor.epoch(), cursor.step()));
+        loop {
+            if self.run.is_over.get() {
+                return Ok(());
+            }
+            if let Some(verdict) = seat.served.state.borrow().verdict.clone() {
+                return Err(verdict);
+            }
+            if seat.own.is_none() && host.serial.get() != seat.serial {
+                seat.move_in_process(host, self.rank);
+            }
+            if !self.may_step() {
+                sleep(LOOK_EVERY).await;
+                continue;
+            }
+            let at = (cursor.epoch(), cursor.step());
+            if plan.as_ref().is_none_or(|plan| plan.epoch() != at.0) {
+                let made = job.plan(at.0, cursor.segments(), self.run.world_size);
+                let made =
+                    made.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()));
+                plan = Some(Rc::new(made?));
+            }
+            let plan = plan.as_ref().expect("made just before");
+            let rows = plan.batch(at.1, self.rank);
+            let rows = rows.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()))?;
+            let who = (cursor.generation(), self.rank, self.run.world_size);
+            host.oracle.delivered(&job.name, who, at, rows);
+            cursor.advance(plan.rank_steps(self.rank));
+            {
+                let mut state = seat.served.state.borrow_mut();
+                (state.epoch, state.step) = (cursor.epoch(), cursor.step());
+            }
+            self.consumed(host, cursor);
+            sleep(Duration::from_millis(self.step_ms)).await;
+        }
+    }
+
+    /// As ranks that reduce gradients together: none is a step ahead of another.
+    fn may_step(&self) -> bool {
+        let consumed = self.run.consumed.borrow();
+        self.run.is_abandoned.get()
+            || consumed[self.rank as usize] <= consumed.iter().copied().min().unwrap_or(0)
+    }
+
+    fn consumed(&self, host: &WorkerHost, cursor: &Cursor) {
+        let count = {
+            let mut consumed = self.run.consumed.borrow_mut();
+            let count = &mut consumed[self.rank as usize];
+            *count += 1;
+            *count
+        };
+        if cursor.step() == 0 && self.rank == 0 {
+            self.run.epochs.set(self.run.epochs.get() + 1);
+        }
+        if !count.is_multiple_of(SAVE_EVERY) {
+            return;
+        }
+        let mut saving = self.run.saving.borrow_mut();
+        let tokens = saving.entry(count).or_default();
+        tokens.insert(self.rank, cursor.token());
+        if tokens.len() as u64 == self.run.world_size {
+            host.oracle.saved(&self.run.job.name, tokens);
+            self.run.saved.borrow_mut().push(cursor.token());
+            saving.remove(&count);
+        }
+    }
+}
+
+/// A launcher sees at once that a trainer is gone, however it went.
+struct Watched(Rc<Run>);
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.failed.borrow_mut().get_or_insert_with(|| "a trainer is gone".into());
+    }
+}
+
+/// Who serves a rank.
+#[derive(Debug)]
+struct Seat {
+    session: Rc<Session>,
+    /// Which start of the host's worker it is.
+    serial: u64,
+    served: Rc<Served>,
+    /// The worker in the trainer's own process.
+    own: Option<Kept>,
+    began: Option<(u64, u64)>,
+}
+
+impl Drop for Seat {
+    /// A worker notices when its trainer is gone.
+    fn drop(&mut self) {
+        self.session.unserve(&self.served);
+    }
+}
+
+impl Seat {
+    fn is_untouched(&self, cursor: &Cursor) -> bool {
+        self.began == Some((cursor.epoch(), cursor.step()))
+    }
+
+    /// The host's worker is gone: the trainer's own process does its work, and asks nobody for that.
+    fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: u64) {
+        let name = format!("{}-trainer-{rank}-{}", host.name, host.dice.pick(0..1 << 30));
+        host.trace.tell(format!("{name} takes over"));
+        let kept = host.session(name, true);
+        self.served.state.borrow_mut().fencing = 0;
+        self.session.unserve(&self.served);
+        self.session = Rc::clone(&kept.session);
+        self.session.serve(Rc::clone(&self.served));
+        self.own = Some(kept);
+    }
+}

@@ -1,0 +1,264 @@
+//! A host with a worker, and the trainers beside it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::Digest;
+use shardfeed_proto::chunk::{EntriesChunk, ListedFile, ListingChunk};
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::scan_task::{List, Scan, Work};
+use shardfeed_proto::{ErrorKind, WireError};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::breach::Breaches;
+use crate::dice::Dice;
+use crate::oracle::Oracle;
+use crate::trace::Trace;
+use crate::world::admin::look;
+use crate::world::catalog::{Catalog, JobFacts, PART_FILES, ROOT};
+use crate::world::client::{Call, Cluster, Kind};
+use crate::world::node::Node;
+use crate::world::session::{Kept, Session};
+use crate::world::trainer::Rank;
+
+/// How often a host looks for orders.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A scan waits so long for an answer; what it has found is found again after that.
+const SCAN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a launcher, or bad luck, wants of a host.
+#[derive(Debug)]
+pub enum Order {
+    /// Start a trainer.
+    Train(Rank),
+    /// All trainers of a job end without a word.
+    KillTrainers(String),
+    /// The worker's process ends without a word, and starts again after so long.
+    KillWorker(Duration),
+}
+
+/// A host, as long as it runs; copies of the handle see the same one.
+#[derive(Debug)]
+pub struct WorkerHost {
+    /// Its name.
+    pub name: String,
+    /// Coordinators that it is told of.
+    pub coordinators: Vec<String>,
+    /// Randomness.
+    pub dice: Dice,
+    /// What clients saw.
+    pub oracle: Rc<Oracle>,
+    /// What must not be.
+    pub breaches: Breaches,
+    /// What happened.
+    pub trace: Trace,
+    /// Files that it can see.
+    pub catalog: Rc<Catalog>,
+    /// Jobs that it asks after.
+    pub jobs: Vec<Rc<JobFacts>>,
+    /// What it is to do.
+    pub orders: RefCell<VecDeque<Order>>,
+    /// Its worker's session, while there is a worker.
+    pub worker: RefCell<Option<Rc<Session>>>,
+    /// Counts starts of the worker.
+    pub serial: Cell<u64>,
+    /// Counts starts of the host.
+    pub boots: Cell<u64>,
+    /// Machines of coordinators, to see what is on their disks.
+    pub nodes: Vec<Rc<Node>>,
+}
+
+impl WorkerHost {
+    /// A session of its own for a process of this host.
+    pub fn session(&self, name: String, in_process: bool) -> Kept {
+        let principal = format!("worker:{name}");
+        let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
+        let cluster = Cluster::new(self.coordinators.clone(), principal, dice, oracle);
+        let seen = (Rc::clone(&self.oracle), self.trace.clone());
+        Session::start(cluster, (name, self.name.clone(), in_process), seen)
+    }
+
+    /// Runs until the host dies.
+    pub async fn run(self: Rc<Self>) {
+        self.boots.set(self.boots.get() + 1);
+        let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
+        let principal = format!("cli:somebody@{}", self.name);
+        let asking = Cluster::new(self.coordinators.clone(), principal, dice, oracle);
+        let eyes = (self.dice.clone(), Rc::clone(&self.oracle), self.breaches.clone());
+        tokio::task::spawn_local(look(self.jobs.clone(), asking, eyes));
+        let mut trainers: BTreeMap<String, JoinSet<()>> = BTreeMap::new();
+        let mut worker = Some(self.start_worker());
+        let mut back_at = None;
+        loop {
+            let order = self.orders.borrow_mut().pop_front();
+            match order {
+                Some(Order::Train(rank)) => {
+                    let job = rank.run.job.name.clone();
+                    trainers.entry(job).or_default().spawn_local(rank.train(Rc::clone(&self)));
+                    continue;
+                }
+                Some(Order::KillTrainers(job)) => {
+                    trainers.remove(&job);
+                }
+                Some(Order::KillWorker(pause)) => {
+                    worker = None;
+                    *self.worker.borrow_mut() = None;
+                    self.serial.set(self.serial.get() + 1);
+                    back_at = Some(tokio::time::Instant::now() + pause);
+                }
+                None => {}
+            }
+            for ranks in trainers.values_mut() {
+                while ranks.try_join_next().is_some() {}
+            }
+            if back_at.is_some_and(|at| at <= tokio::time::Instant::now()) {
+                back_at = None;
+                worker = Some(self.start_worker());
+            }
+            // What the worker is made of ends with it.
+            let _alive = &worker;
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn start_worker(self: &Rc<Self>) -> (Kept, JoinSet<()>) {
+        self.serial.set(self.serial.get() + 1);
+        let kept = self.session(self.name.clone(), false);
+        *self.worker.borrow_mut() = Some(Rc::clone(&kept.session));
+        let mut tasks = JoinSet::new();
+        tasks.spawn_local(Rc::clone(self).scan(Rc::clone(&kept.session)));
+        (kept, tasks)
+    }
+
+    /// Takes scans as long as there are some.
+    async fn scan(self: Rc<Self>, session: Rc<Session>) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            if !session.take_has_scans() {
+                continue;
+            }
+            let Some(id) = session.id() else { continue };
+            let call: Call<wire::TakeScansResponse> = Rc::new(move |mut clients, context| {
+                let request = wire::TakeScansRequest { context, session: id, most: 2 };
+                Box::pin(async move { clients.worker.take_scans(request).await })
+            });
+            let patience = (Kind::Changes, SCAN_PATIENCE);
+            let Ok(taken) = session.cluster.call(patience, call).await else { continue };
+            for task in taken.tasks {
+                session.look_for_scans();
+                let dataset = task.dataset.clone();
+                if let Err(error) = self.work(&session.cluster, id, task).await {
+                    self.trace.tell(format!("{}: scan of {dataset}: {error}", self.name));
+                    if error.kind == ErrorKind::Fenced {
+                        session.forget(id);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn work(
+        &self,
+        cluster: &Rc<Cluster>,
+        session: u64,
+        task: wire::ScanTask,
+    ) -> Result<(), WireError> {
+        let wire::ScanTask { dataset, fencing, work, .. } = task;
+        match work {
+            Some(Work::List(List { .. })) => {
+                let mut parts = vec![];
+                let files = self.catalog.of(&dataset);
+                for files in files.chunks(PART_FILES) {
+                    let listed = files.iter().map(|file| {
+                        let (path, size) = (file.path.clone(), file.size_bytes);
+                        ListedFile { path, size }
+                    });
+                    let chunk = ListingChunk::new(listed.collect()).encode();
+                    let chunk = self.put(cluster, chunk.expect("the files are in order")).await?;
+                    let bytes = files.iter().map(|file| file.size_bytes).sum();
+                    let files = files.len() as u64;
+                    parts.push(wire::report_listing_request::Part { chunk, files, bytes });
+                }
+                let report = wire::ReportListingRequest {
+                    context: None,
+                    session,
+                    dataset,
+                    fencing,
+                    root: ROOT.into(),
+                    parts,
+                };
+                let call: Call<wire::ReportListingResponse> =
+                    Rc::new(move |mut clients, context| {
+                        let report = wire::ReportListingRequest { context, ..report.clone() };
+                        Box::pin(async move { clients.worker.report_listing(report).await })
+                    });
+                cluster.call((Kind::Looks, SCAN_PATIENCE), call).await.map(|_| ())
+            }
+            Some(Work::Scan(Scan { part, chunk, .. })) => {
+                let listed = self.get(cluster, chunk).await?;
+                let listing = ListingChunk::decode(&listed)
+                    .map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))?;
+                let files = self.catalog.of(&dataset);
+                let found = listing.files.iter().filter_map(|listed| {
+                    files.iter().find(|file| file.path == listed.path).cloned()
+                });
+                let entries = EntriesChunk::new(found.collect());
+                let records = entries.records();
+                let chunk = entries.encode().expect("the entries are good");
+                let chunk = self.put(cluster, chunk).await?;
+                let report = wire::ReportScanRequest {
+                    context: None,
+                    session,
+                    dataset,
+                    fencing,
+                    part,
+                    chunk,
+                    records,
+                };
+                let call: Call<wire::ReportScanResponse> = Rc::new(move |mut clients, context| {
+                    let report = wire::ReportScanRequest { context, ..report.clone() };
+                    Box::pin(async move { clients.worker.report_scan(report).await })
+                });
+                cluster.call((Kind::Looks, SCAN_PATIENCE), call).await.map(|_| ())
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn put(&self, cluster: &Rc<Cluster>, content: Vec<u8>) -> Result<Vec<u8>, WireError> {
+        let digest = Digest::of_parts([content.as_slice()]);
+        let call: Call<wire::PutChunkResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::PutChunkRequest { context, content: content.clone() };
+            Box::pin(async move { clients.worker.put_chunk(request).await })
+        });
+        let stored = cluster.call((Kind::Looks, SCAN_PATIENCE), call).await?;
+        self.breaches.check(stored.digest == digest.as_bytes(), "I5", || {
+            format!("chunk {digest} was stored as another one")
+        });
+        let holders = self.nodes.iter().filter(|node| node.host.disks().holds(&digest.to_string()));
+        let holders = holders.count();
+        self.breaches.check(holders >= 2, "I5", || {
+            format!("chunk {digest} was acknowledged and is on {holders} disks")
+        });
+        Ok(stored.digest)
+    }
+
+    async fn get(&self, cluster: &Rc<Cluster>, digest: Vec<u8>) -> Result<Vec<u8>, WireError> {
+        let name = digest.clone();
+        let call: Call<wire::GetChunkResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::GetChunkRequest { context, digest: name.clone() };
+            Box::pin(async move { clients.worker.get_chunk(request).await })
+        });
+        let content = cluster.call((Kind::Looks, SCAN_PATIENCE), call).await;
+        if let Err(error) = &content
+            && matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt)
+        {
+            self.breaches.note("I5", format!("an acknowledged chunk is gone: {error}"));
+        }
+        Ok(content?.content)
+    }
+}

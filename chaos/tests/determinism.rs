@@ -1,0 +1,20 @@
+//! A seed decides everything, in every process.
+#![cfg(tokio_unstable)]
+
+use std::process::Command;
+
+fn run(seed: u64) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardfeed-chaos"));
+    let output = command.args(["seed", &seed.to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    let stories: Vec<_> = (0..3).map(|seed| (run(seed), run(seed))).collect();
+    for (first, second) in &stories {
+        assert_eq!(first, second);
+        assert!(first.contains("\"hash\""), "{first}");
+    }
+    assert_ne!(stories[0], stories[1]);
+}
