@@ -128,21 +128,11 @@ pub(crate) async fn groups(
     order: Order,
     epoch: u64,
 ) -> Result<Arc<Groups>, WireError> {
-    let shuffle = order.identity.shuffle.clone();
-    if let Some(known) = core.plans.known_groups(&shuffle, epoch) {
+    if let Some(known) = core.plans.known_groups(&order.identity.shuffle, epoch) {
         return Ok(known);
     }
     let chunks = order.chunks.clone();
-    computing(core, &chunks, move |core| {
-        // Another rank may have asked while this one waited for its turn.
-        if let Some(known) = core.plans.known_groups(&shuffle, epoch) {
-            return Ok(known);
-        }
-        let line = core.plans.line(&*order.manifest(core)?, &shuffle, epoch);
-        let groups = line.and_then(|line| Groups::new(line, shuffle, epoch));
-        Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
-    })
-    .await
+    computing(core, &chunks, move |core| order.groups(core, epoch)).await
 }
 
 impl Order {
@@ -165,6 +155,18 @@ impl Order {
     /// The manifest. Blocks on the disk.
     pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
         core.manifests.get(&core.chunks, self.content, &self.chunks)
+    }
+
+    /// The groups of an epoch of a dynamic job. Computes for long, and blocks on the disk.
+    pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>, WireError> {
+        let shuffle = &self.identity.shuffle;
+        // Another one may have asked while this one waited for its turn.
+        if let Some(known) = core.plans.known_groups(shuffle, epoch) {
+            return Ok(known);
+        }
+        let line = core.plans.line(&*self.manifest(core)?, shuffle, epoch);
+        let groups = line.and_then(|line| Groups::new(line, shuffle.clone(), epoch));
+        Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
     }
 
     /// The plan of an epoch. Computes for long, and blocks on the disk.

@@ -1,10 +1,16 @@
-//! The records of a batch, from the plan alone.
+//! The records of a batch: from the plan alone, or of a dynamic job from what its ranks were granted.
 
+use std::ops::Range;
+
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_plan::{Manifest, Sample};
 use shardfeed_proto::coordinator::v1::GetBatchResponse;
 use shardfeed_proto::coordinator::v1::get_batch_response::Row;
 use shardfeed_proto::{ErrorKind, WireError};
 
 use super::Picture;
+use super::granted::{Granted, gone};
+use super::held::each_sample;
 use crate::core::Core;
 use crate::error;
 
@@ -20,6 +26,9 @@ pub(crate) fn batch(
     (epoch, step): (u64, u64),
     rank: Option<u64>,
 ) -> Result<GetBatchResponse, WireError> {
+    if picture.order.identity.is_dynamic() {
+        return granted_batch(core, picture, (epoch, step), rank);
+    }
     let (generation, of) = picture.epoch_of(epoch)?;
     let plan = picture.order.plan(core, &of)?;
     let manifest = picture.order.manifest(core)?;
@@ -28,10 +37,7 @@ pub(crate) fn batch(
         None => 0..=of.world_size - 1,
     };
     let rows = plan.rows().saturating_mul(if rank.is_some() { 1 } else { of.world_size });
-    if rows > ROWS_MAX {
-        let message = format!("this batch has {rows} rows, more than {ROWS_MAX}; name a rank");
-        return Err(WireError::new(ErrorKind::Invalid, message));
-    }
+    check_rows(rows)?;
     let one = rank.is_some();
     let mut rows = Vec::with_capacity(rows as usize);
     for rank in ranks {
@@ -40,16 +46,131 @@ pub(crate) fn batch(
             continue;
         }
         for planned in plan.batch(step, rank).map_err(|error| error::plan(&error))? {
-            let sample = planned.sample;
-            let shard = manifest.shards().get(sample.shard as usize);
-            rows.push(Row {
-                rank,
-                shard: sample.shard.into(),
-                path: shard.map(|shard| shard.path.clone()).unwrap_or_default(),
-                ordinal: sample.ordinal,
-                valid: planned.valid,
-            });
+            rows.push(row(&manifest, rank, planned.sample, planned.valid));
         }
     }
     Ok(GetBatchResponse { generation: generation.number, world_size: of.world_size, rows })
+}
+
+/// As [`batch`], of a dynamic job.
+fn granted_batch(
+    core: &Core,
+    picture: &Picture,
+    (epoch, step): (u64, u64),
+    rank: Option<u64>,
+) -> Result<GetBatchResponse, WireError> {
+    let granted = Granted::of(picture, epoch)?.ok_or_else(|| gone(picture, epoch))?;
+    let world_size = granted.generation.world_size;
+    if let Some(rank) = rank.filter(|rank| *rank >= world_size) {
+        let message = format!("there is no rank {rank}; job `{}` has {world_size}", picture.job);
+        return Err(WireError::new(ErrorKind::NotFound, message));
+    }
+    let ranks = rank.map_or(0..world_size, |rank| rank..rank + 1);
+    check_rows(granted.generation.batch_size().saturating_mul(ranks.end - ranks.start))?;
+    let groups = picture.order.groups(core, epoch)?;
+    let manifest = picture.order.manifest(core)?;
+    let is_shared = granted.pool.is_some_and(|pool| pool.quota.is_none());
+    let (mut rows, mut lacks) = (vec![], None);
+    for rank in ranks {
+        let has = granted_rows(&granted, &groups, (step, rank), |sample, valid| {
+            rows.push(row(&manifest, rank, sample, valid));
+        })?;
+        if !has {
+            lacks = lacks.or(Some(rank));
+        }
+    }
+    // Without a quota some ranks have steps that others will never have.
+    match lacks.filter(|_| rows.is_empty() || !is_shared) {
+        Some(rank) => Err(not_granted(picture, &granted, (epoch, step), rank)),
+        None => Ok(GetBatchResponse { generation: granted.generation.number, world_size, rows }),
+    }
+}
+
+/// Calls `each` with the rows of a rank's step; `false` if it was not granted all of it.
+fn granted_rows(
+    granted: &Granted<'_>,
+    groups: &Groups,
+    (step, rank): (u64, u64),
+    mut each: impl FnMut(Sample, bool),
+) -> Result<bool, WireError> {
+    let Some(pool) = granted.pool else {
+        return Ok(false);
+    };
+    let list = pool.shares.get(&rank).map(|share| &share.list);
+    let mut valid = |positions: Range<u64>| {
+        let mut pieces = list.into_iter().flat_map(|list| list.pieces_in(positions.clone()));
+        pieces.try_for_each(|piece| each_sample(groups, piece, |s| each(s, true)))
+    };
+    if let Some(positions) = list.and_then(|list| list.positions_of(step)) {
+        valid(positions)?;
+        return Ok(true);
+    }
+    // What a list lacks of the quota is padded once everything was granted.
+    let is_padded = pool.padded && pool.free() == 0;
+    let steps = granted.steps().filter(|_| is_padded).unwrap_or(0);
+    if step < pool.first_step || step >= steps {
+        return Ok(false);
+    }
+    let samples = list.map_or(0, |list| list.samples());
+    let start = (step - pool.first_step) * pool.batch_size;
+    let end = start + pool.batch_size;
+    if start < samples {
+        valid(start..samples)?;
+    }
+    (start.max(samples)..end).for_each(|lack| each(groups.padding(lack - samples), false));
+    Ok(true)
+}
+
+/// Says why a rank has no such batch.
+fn not_granted(
+    picture: &Picture,
+    granted: &Granted<'_>,
+    (epoch, step): (u64, u64),
+    rank: u64,
+) -> WireError {
+    let job = &picture.job;
+    let pool = granted.pool;
+    let share = pool.and_then(|pool| pool.shares.get(&rank));
+    let first = pool.map_or(0, |pool| pool.first_step);
+    let end = share.map_or(first, |share| share.list.end_step());
+    let is_over = !granted.is_current()
+        || picture.cursor(rank).epoch > epoch
+        || pool.is_some_and(|pool| pool.has_ended(rank));
+    let message = if pool.is_some() && step < first {
+        format!(
+            "step {step} of epoch {epoch} of job `{job}` was taken before generation {} began, by lists that \
+             are not kept; this one's begin with step {first}",
+            granted.generation.number
+        )
+    } else if is_over || granted.steps().is_some_and(|steps| step >= steps) {
+        let end = granted.steps().unwrap_or(end);
+        format!(
+            "there is no step {step} of rank {rank} in epoch {epoch} of job `{job}`; it ends with {end}"
+        )
+    } else {
+        format!(
+            "step {step} of epoch {epoch} of the dynamic job `{job}` is not yet granted to rank {rank}, which \
+             has whole batches below step {end}"
+        )
+    };
+    WireError::new(ErrorKind::NotFound, message)
+}
+
+fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
+    let shard = manifest.shards().get(sample.shard as usize);
+    Row {
+        rank,
+        shard: sample.shard.into(),
+        path: shard.map(|shard| shard.path.clone()).unwrap_or_default(),
+        ordinal: sample.ordinal,
+        valid,
+    }
+}
+
+fn check_rows(rows: u64) -> Result<(), WireError> {
+    if rows > ROWS_MAX {
+        let message = format!("this batch has {rows} rows, more than {ROWS_MAX}; name a rank");
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
 }

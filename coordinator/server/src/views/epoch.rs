@@ -6,6 +6,7 @@ use shardfeed_proto::coordinator::v1::{Epoch, EpochState};
 use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch};
 
 use super::Picture;
+use super::granted::{Granted, gone};
 use crate::core::Core;
 use crate::error;
 
@@ -15,6 +16,42 @@ const WAITING_NAMED_MAX: usize = 32;
 /// Epochs of the current generation that are not sealed and shown at most: ranks are rarely more
 /// than one apart, but nothing holds a lying one back.
 const OPEN_SHOWN_MAX: u64 = 16;
+
+/// Samples and steps of an epoch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Samples.
+    pub(super) total: u64,
+    /// Consumed.
+    pub(super) delivered: u64,
+    /// Left out by the tail or a limit.
+    pub(super) dropped: u64,
+    /// Consumed twice.
+    pub(super) duplicated: u64,
+    /// Of every rank; 0: not known.
+    pub(super) steps: u64,
+    /// Consumed by every rank.
+    pub(super) steps_done: u64,
+}
+
+impl Counts {
+    fn of_plan(plan: &EpochPlan, steps: &[u64]) -> Result<Self, WireError> {
+        Ok(Self {
+            total: plan.line().samples(),
+            delivered: plan.delivered_before(steps).map_err(|error| error::plan(&error))?,
+            dropped: plan.dropped(),
+            // A cursor never goes back in a generation, and a lineage goes on where its parent stood.
+            duplicated: 0,
+            steps: plan.steps(),
+            steps_done: steps.iter().min().copied().unwrap_or(0),
+        })
+    }
+
+    /// Neither delivered nor left out.
+    pub(super) fn left(&self) -> u64 {
+        self.total.saturating_sub(self.dropped).saturating_sub(self.delivered)
+    }
+}
 
 /// Epochs of a job: sealed ones of the current lineage, then those that ranks are in.
 /// - `only`: one of them, or one that is still to come.
@@ -45,7 +82,11 @@ pub(crate) fn epochs(
         Some(_) => vec![],
     };
     for epoch in open {
-        epochs.push(open_epoch(core, picture, &cursors, epoch)?);
+        match open_epoch(core, picture, &cursors, epoch)? {
+            Some(open) => epochs.push(open),
+            None if only.is_some() => return Err(gone(picture, epoch)),
+            None => {}
+        }
     }
     Ok(epochs)
 }
@@ -74,24 +115,28 @@ fn sealed_epoch(
     }) else {
         return Ok(None);
     };
-    let plan = picture.order.plan(core, &of)?;
-    // Sealed is an epoch that every rank has left: each has consumed all its steps.
-    let ends = vec![plan.steps(); generation.world_size as usize];
-    let delivered = plan.delivered_before(&ends).map_err(|error| error::plan(&error))?;
-    let (total, dropped, skipped) = (plan.line().samples(), plan.dropped(), 0);
+    let counts = if picture.order.identity.is_dynamic() {
+        match Granted::in_generation(picture, generation, sealed.epoch) {
+            Some(granted) => granted.counts(core)?,
+            None => return Ok(None),
+        }
+    } else {
+        let plan = picture.order.plan(core, &of)?;
+        // Sealed is an epoch that every rank has left: each has consumed all its steps.
+        Counts::of_plan(&plan, &vec![plan.steps(); generation.world_size as usize])?
+    };
     Ok(Some(Epoch {
         epoch: sealed.epoch,
         generation: sealed.generation,
         state: EpochState::Sealed.into(),
-        total,
-        delivered,
-        dropped,
-        skipped,
-        lost: total.saturating_sub(delivered).saturating_sub(dropped).saturating_sub(skipped),
-        // A cursor never goes back in a generation, and a lineage goes on where its parent stood.
-        duplicated: 0,
-        steps: plan.steps(),
-        steps_done: plan.steps(),
+        total: counts.total,
+        delivered: counts.delivered,
+        dropped: counts.dropped,
+        skipped: 0,
+        lost: counts.left(),
+        duplicated: counts.duplicated,
+        steps: counts.steps,
+        steps_done: counts.steps_done,
         samples_per_second: 0.0,
         eta_ms: None,
         age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
@@ -100,45 +145,51 @@ fn sealed_epoch(
     }))
 }
 
+/// An epoch that is not sealed; `None` of a dynamic job if what was granted of it is not kept.
 fn open_epoch(
     core: &Core,
     picture: &Picture,
     cursors: &[RankCursor],
     epoch: u64,
-) -> Result<Epoch, WireError> {
+) -> Result<Option<Epoch>, WireError> {
     let (generation, of) = picture.epoch_of(epoch)?;
-    let plan = picture.order.plan(core, &of)?;
-    // An epoch before the current generation began is asked for by number: it counts as left.
-    let steps = match generation.number == picture.generation.number {
-        true => steps_in(&plan, cursors),
-        false => vec![plan.steps(); generation.world_size as usize],
+    let (counts, waiting_for) = if picture.order.identity.is_dynamic() {
+        let Some(granted) = Granted::of(picture, epoch)? else {
+            return Ok(None);
+        };
+        let counts = granted.counts(core)?;
+        (counts, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
+    } else {
+        let plan = picture.order.plan(core, &of)?;
+        // An epoch before the current generation began is asked for by number: it counts as left.
+        let steps = match generation.number == picture.generation.number {
+            true => steps_in(&plan, cursors),
+            false => vec![plan.steps(); generation.world_size as usize],
+        };
+        (Counts::of_plan(&plan, &steps)?, waiting_for(picture, &plan, &steps))
     };
-    let delivered = plan.delivered_before(&steps).map_err(|error| error::plan(&error))?;
-    let (total, dropped) = (plan.line().samples(), plan.dropped());
-    let waiting_for = waiting_for(picture, &plan, &steps);
     let state = state_of(picture, epoch, cursors, &waiting_for);
-    let left = total.saturating_sub(dropped).saturating_sub(delivered);
     let running = matches!(state, EpochState::Running | EpochState::Waiting);
     let rate = picture.rate.filter(|_| running).unwrap_or(0.0);
-    let eta_ms = (rate > 0.0).then(|| (left as f64 / rate * 1000.0) as u64);
-    Ok(Epoch {
+    let eta_ms = (rate > 0.0).then(|| (counts.left() as f64 / rate * 1000.0) as u64);
+    Ok(Some(Epoch {
         epoch,
         generation: generation.number,
         state: state.into(),
-        total,
-        delivered,
-        dropped,
+        total: counts.total,
+        delivered: counts.delivered,
+        dropped: counts.dropped,
         skipped: 0,
         lost: 0,
-        duplicated: 0,
-        steps: plan.steps(),
-        steps_done: steps.iter().min().copied().unwrap_or(0),
+        duplicated: counts.duplicated,
+        steps: counts.steps,
+        steps_done: counts.steps_done,
         samples_per_second: rate,
         eta_ms,
         age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
         took_ms: None,
         waiting_for: if running { waiting_for } else { vec![] },
-    })
+    }))
 }
 
 /// For each rank the first step of the plan's epoch that it has not consumed.

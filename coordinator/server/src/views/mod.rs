@@ -3,6 +3,8 @@
 mod batch;
 mod dataset;
 mod epoch;
+mod granted;
+mod held;
 mod job;
 mod picture;
 mod rank;

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use shardfeed_plan::Manifest;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{ListShardsResponse, Shard, ShardState};
+use shardfeed_scheduler::RankCursor;
 
 use super::Picture;
 use super::epoch::steps_in;
+use super::granted::{Granted, gone};
+use super::held::Held;
 use crate::core::Core;
 use crate::error;
 
@@ -29,10 +32,25 @@ pub(crate) struct Shards {
     over: bool,
     picture: Picture,
     manifest: Arc<Manifest>,
+    parts: Parts,
+    reading: BTreeSet<u32>,
+}
+
+/// Who reads what, and how much of it was consumed.
+#[derive(Debug)]
+enum Parts {
+    /// By the plan.
+    Planned(Planned),
+    /// As ranks of a dynamic job were granted it.
+    Granted(Held),
+}
+
+/// Of each shard, in manifest order.
+#[derive(Debug)]
+struct Planned {
     delivered: Vec<u64>,
     dropped: Vec<u64>,
     ranks: Vec<Range<u64>>,
-    reading: BTreeSet<u32>,
 }
 
 /// The shards of `epoch`, of the current one if `None`. Computes for long.
@@ -40,35 +58,54 @@ pub(crate) struct Shards {
 /// # Errors  `NotFound`: the epoch lies before what is kept.
 pub(crate) fn shards(
     core: &Core,
-    picture: Picture,
+    mut picture: Picture,
     epoch: Option<u64>,
 ) -> Result<Shards, WireError> {
     let cursors = picture.cursors();
     let first = cursors.iter().min().map_or(picture.generation.origin.epoch, |c| c.epoch);
     let epoch = epoch.unwrap_or(first);
-    let (generation, of) = picture.epoch_of(epoch)?;
-    let (generation, world_size) = (generation.number, generation.world_size);
+    let generation = picture.epoch_of(epoch)?.0.number;
     let current = generation == picture.generation.number;
-    let plan = picture.order.plan(core, &of)?;
-    let steps = match current {
-        true => steps_in(&plan, &cursors),
-        false => vec![plan.steps(); world_size as usize],
+    let (over, parts) = match picture.order.identity.is_dynamic() {
+        true => granted(core, &picture, epoch)?,
+        false => planned(core, &picture, (epoch, &cursors))?,
     };
-    let failed = |error| error::plan(&error);
     let reading = picture.live.values().filter(|live| current && live.epoch == epoch);
     let reading = reading.flat_map(|live| live.reading.iter().copied()).collect();
-    Ok(Shards {
-        epoch,
-        generation,
-        current,
-        over: steps.iter().all(|step| *step == plan.steps()),
-        manifest: picture.order.manifest(core)?,
+    let manifest = picture.order.manifest(core)?;
+    // Messages are made one by one, maybe slowly: they need no lists of pieces any more.
+    picture.generation.pools.clear();
+    picture.earlier.clear();
+    Ok(Shards { epoch, generation, current, over, picture, manifest, parts, reading })
+}
+
+fn planned(
+    core: &Core,
+    picture: &Picture,
+    (epoch, cursors): (u64, &[RankCursor]),
+) -> Result<(bool, Parts), WireError> {
+    let (generation, of) = picture.epoch_of(epoch)?;
+    let plan = picture.order.plan(core, &of)?;
+    let steps = match generation.number == picture.generation.number {
+        true => steps_in(&plan, cursors),
+        false => vec![plan.steps(); generation.world_size as usize],
+    };
+    let failed = |error| error::plan(&error);
+    let over = steps.iter().all(|step| *step == plan.steps());
+    let planned = Planned {
         delivered: plan.delivered_by_shard(&steps).map_err(failed)?,
         dropped: plan.dropped_by_shard().map_err(failed)?,
         ranks: plan.ranks_of_shards(),
-        reading,
-        picture,
-    })
+    };
+    Ok((over, Parts::Planned(planned)))
+}
+
+fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, Parts), WireError> {
+    let granted = Granted::of(picture, epoch)?.ok_or_else(|| gone(picture, epoch))?;
+    let counts = granted.counts(core)?;
+    let (groups, manifest) = (picture.order.groups(core, epoch)?, picture.order.manifest(core)?);
+    let over = granted.pool.is_some() && counts.left() == 0;
+    Ok((over, Parts::Granted(Held::new(&granted, &groups, &manifest)?)))
 }
 
 impl Shards {
@@ -83,11 +120,45 @@ impl Shards {
     }
 
     fn shard(&self, shard: usize) -> Shard {
+        match &self.parts {
+            Parts::Planned(planned) => self.planned_shard(shard, planned),
+            Parts::Granted(held) => self.granted_shard(shard, held),
+        }
+    }
+
+    fn granted_shard(&self, shard: usize, held: &Held) -> Shard {
         let known = &self.manifest.shards()[shard];
-        let ranks = self.ranks.get(shard).cloned().unwrap_or(0..0);
-        let done = self.delivered.get(shard).copied().unwrap_or(0);
-        let workers = self.workers(&ranks);
-        let state = self.state(shard, known.records, done, !workers.is_empty());
+        let (holdings, done) = (held.holdings(shard), held.delivered(shard));
+        let is_begun = done > 0 || holdings.iter().any(|held| held.begun) || self.is_read(shard);
+        let state = match (done >= known.records || self.over, is_begun, holdings.is_empty()) {
+            (true, _, _) => ShardState::Done,
+            (false, true, _) => ShardState::Reading,
+            (false, false, false) => ShardState::Leased,
+            (false, false, true) => ShardState::Pending,
+        };
+        let ranks = || holdings.iter().map(|held| held.rank);
+        let stands = ranks().filter(|_| self.current);
+        Shard {
+            shard: shard as u64,
+            path: known.path.clone(),
+            state: state.into(),
+            records: known.records,
+            records_done: done,
+            first_rank: ranks().min().unwrap_or(0),
+            last_rank: ranks().max().unwrap_or(0),
+            workers: self.workers(ranks()),
+            age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
+            group: held.group(shard),
+        }
+    }
+
+    fn planned_shard(&self, shard: usize, planned: &Planned) -> Shard {
+        let known = &self.manifest.shards()[shard];
+        let ranks = planned.ranks.get(shard).cloned().unwrap_or(0..0);
+        let done = planned.delivered.get(shard).copied().unwrap_or(0);
+        let workers = self.workers(ranks.clone());
+        let dropped = planned.dropped.get(shard).copied().unwrap_or(0);
+        let state = self.state(shard, (known.records, dropped), done, !workers.is_empty());
         let stands = ranks.clone().filter(|_| self.current);
         Shard {
             shard: shard as u64,
@@ -103,12 +174,17 @@ impl Shards {
         }
     }
 
-    fn state(&self, shard: usize, records: u64, done: u64, served: bool) -> ShardState {
-        let deliverable = records.saturating_sub(self.dropped.get(shard).copied().unwrap_or(0));
-        let being_read = u32::try_from(shard).is_ok_and(|shard| self.reading.contains(&shard));
+    fn state(
+        &self,
+        shard: usize,
+        (records, dropped): (u64, u64),
+        done: u64,
+        served: bool,
+    ) -> ShardState {
+        let deliverable = records.saturating_sub(dropped);
         if records == 0 || self.over || deliverable > 0 && done >= deliverable {
             ShardState::Done
-        } else if done > 0 || being_read {
+        } else if done > 0 || self.is_read(shard) {
             ShardState::Reading
         } else if served {
             ShardState::Leased
@@ -117,9 +193,13 @@ impl Shards {
         }
     }
 
-    fn workers(&self, ranks: &Range<u64>) -> Vec<String> {
+    fn is_read(&self, shard: usize) -> bool {
+        u32::try_from(shard).is_ok_and(|shard| self.reading.contains(&shard))
+    }
+
+    fn workers(&self, ranks: impl Iterator<Item = u64>) -> Vec<String> {
         let mut workers: Vec<String> = Vec::new();
-        for rank in ranks.clone().filter(|_| self.current) {
+        for rank in ranks.filter(|_| self.current) {
             let Some((worker, _)) = self.picture.worker(rank) else {
                 continue;
             };

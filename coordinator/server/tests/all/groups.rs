@@ -17,10 +17,20 @@ const ROWS: u64 = 8;
 
 /// A dynamic job over five files of 100 records, its groups of one file each, and its ranks' leases.
 async fn dynamic(fixture: &mut Fixture, ranks: u64) -> (u64, Vec<Lease>) {
+    dynamic_with(fixture, ranks, Tail::Uneven, 1).await
+}
+
+/// As [`dynamic`], with another tail and groups of so many files.
+pub(crate) async fn dynamic_with(
+    fixture: &mut Fixture,
+    ranks: u64,
+    tail: Tail,
+    interleave: u64,
+) -> (u64, Vec<Lease>) {
     let (session, dataset) = ready(fixture).await;
     let JobIdentity { mut shuffle, operators, decoder, .. } = identity(&dataset, 1);
-    shuffle.interleave = 1;
-    let (mode, tail) = (Mode::Dynamic, Tail::Uneven);
+    shuffle.interleave = interleave;
+    let mode = Mode::Dynamic;
     let identity = JobIdentity { shuffle, lanes: 1, tail, operators, decoder, mode };
     let register = RegisterJobRequest {
         context: context(),
@@ -47,7 +57,7 @@ async fn dynamic(fixture: &mut Fixture, ranks: u64) -> (u64, Vec<Lease>) {
     (session, leases)
 }
 
-fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
+pub(crate) fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
     TakeGroupsRequest {
         context: context(),
         session,
@@ -62,7 +72,7 @@ fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
     }
 }
 
-async fn take(
+pub(crate) async fn take(
     client: &mut Client,
     request: TakeGroupsRequest,
 ) -> Result<TakeGroupsResponse, Status> {

@@ -9,6 +9,7 @@ mod backup;
 mod bootstrap;
 mod datasets;
 mod failover;
+mod granted;
 mod groups;
 mod hostile;
 mod http;

@@ -1,0 +1,219 @@
+//! Shards of a dynamic job's epoch: groups are granted in pieces, and shards are counted in those.
+
+use std::ops::Range;
+
+use shardfeed_plan::dynamic::{Groups, Piece};
+use shardfeed_plan::{Manifest, Sample};
+use shardfeed_proto::WireError;
+use shardfeed_scheduler::Pool;
+
+use super::granted::Granted;
+use crate::error;
+
+/// Samples of partly consumed groups that are looked up one by one for one list, at most: some
+/// seconds' worth. Shards of further groups are told in proportion.
+const LOOKED_UP_MAX: u64 = 1 << 24;
+
+/// Stands for a shard without samples, which is in no group.
+const NO_GROUP: u64 = u64::MAX;
+
+/// A piece in a rank's list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holding {
+    piece: Piece,
+    /// The rank.
+    pub(super) rank: u64,
+    /// Offset in the group up to which the piece was consumed.
+    consumed: u64,
+    /// Whether the rank may have begun the piece.
+    pub(super) begun: bool,
+}
+
+/// Who holds what of each group, and how much of each shard was consumed.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// By group and place in it.
+    holdings: Vec<Holding>,
+    group_of: Vec<u64>,
+    delivered: Vec<u64>,
+}
+
+impl Held {
+    /// Of an epoch. Computes for long.
+    pub(super) fn new(
+        granted: &Granted<'_>,
+        groups: &Groups,
+        manifest: &Manifest,
+    ) -> Result<Self, WireError> {
+        let shards = manifest.shards().len();
+        let mut held =
+            Self { holdings: vec![], group_of: vec![NO_GROUP; shards], delivered: vec![0; shards] };
+        for group in 0..groups.count() {
+            for shard in groups.shards(group) {
+                held.group_of[*shard as usize] = group;
+            }
+        }
+        if let Some(pool) = granted.pool {
+            held.holdings = holdings(granted, pool);
+            held.count(pool, groups, manifest)?;
+        }
+        Ok(held)
+    }
+
+    /// The group of a shard; `None` if it has no samples.
+    pub(super) fn group(&self, shard: usize) -> Option<u64> {
+        self.group_of.get(shard).copied().filter(|group| *group != NO_GROUP)
+    }
+
+    /// Who holds something of a shard's group.
+    pub(super) fn holdings(&self, shard: usize) -> &[Holding] {
+        self.group(shard).map_or(&[], |group| of_group(&self.holdings, group))
+    }
+
+    /// Records of a shard that were consumed.
+    pub(super) fn delivered(&self, shard: usize) -> u64 {
+        self.delivered.get(shard).copied().unwrap_or(0)
+    }
+
+    fn count(
+        &mut self,
+        pool: &Pool,
+        groups: &Groups,
+        manifest: &Manifest,
+    ) -> Result<(), WireError> {
+        let mut free = pool.returned.iter().peekable();
+        let mut left = LOOKED_UP_MAX;
+        for group in 0..pool.next.min(groups.count()) {
+            let size = groups.samples_of(group);
+            let held = of_group(&self.holdings, group);
+            let mut consumed: Vec<_> =
+                held.iter().map(|held| held.piece.from..held.consumed).collect();
+            if pool.before > 0 {
+                // What is in no list and not free was consumed before the generation began.
+                let free = std::iter::from_fn(|| free.next_if(|piece| piece.group <= group));
+                let kept = held.iter().map(|held| held.piece).chain(free);
+                consumed.extend(gaps(kept.map(|piece| piece.from..piece.to).collect(), size));
+            }
+            let rest = gaps(consumed, size);
+            left = self.count_group((groups, manifest), group, rest, left)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a group's shards. `rest`: what was not consumed of it. `left`: samples that may be
+    /// looked up; returns how many are left then.
+    fn count_group(
+        &mut self,
+        (groups, manifest): (&Groups, &Manifest),
+        group: u64,
+        rest: Vec<Range<u64>>,
+        left: u64,
+    ) -> Result<u64, WireError> {
+        let size = groups.samples_of(group);
+        let undone = length(&rest);
+        let done = size - undone;
+        let cost = done.min(undone);
+        let adds = done <= undone;
+        for shard in groups.shards(group) {
+            let records = manifest.shards()[*shard as usize].records;
+            let part = u128::from(records) * u128::from(done) / u128::from(size.max(1));
+            self.delivered[*shard as usize] = match (cost <= left, adds) {
+                (true, true) => 0,
+                (true, false) => records,
+                (false, _) => part as u64,
+            };
+        }
+        if cost > left {
+            return Ok(left);
+        }
+        // The smaller part is looked up.
+        for part in if adds { gaps(rest, size) } else { rest } {
+            let piece = Piece { group, from: part.start, to: part.end };
+            each_sample(groups, piece, |sample| {
+                let delivered = &mut self.delivered[sample.shard as usize];
+                *delivered = if adds { *delivered + 1 } else { *delivered - 1 };
+            })?;
+        }
+        Ok(left - cost)
+    }
+}
+
+/// Pieces of all lists, by group and place in it.
+fn holdings(granted: &Granted<'_>, pool: &Pool) -> Vec<Holding> {
+    let mut holdings = Vec::new();
+    for (rank, share) in &pool.shares {
+        let consumed = granted.consumed(*rank, share);
+        let started = share.started.max(consumed);
+        let mut start = 0;
+        for piece in share.list.pieces() {
+            let of_it = consumed.saturating_sub(start).min(piece.samples());
+            holdings.push(Holding {
+                piece: *piece,
+                rank: *rank,
+                consumed: piece.from + of_it,
+                begun: started > start,
+            });
+            start += piece.samples();
+        }
+    }
+    holdings.sort_unstable_by_key(|held| (held.piece, held.rank));
+    holdings
+}
+
+fn of_group(holdings: &[Holding], group: u64) -> &[Holding] {
+    let start = holdings.partition_point(|held| held.piece.group < group);
+    let count = holdings[start..].partition_point(|held| held.piece.group == group);
+    &holdings[start..start + count]
+}
+
+/// What `parts` leave out of `0..size`, ascending.
+fn gaps(mut parts: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
+    parts.sort_unstable_by_key(|part| part.start);
+    let (mut gaps, mut at) = (vec![], 0);
+    for part in parts.into_iter().chain(std::iter::once(size..size)) {
+        if part.start > at {
+            gaps.push(at..part.start);
+        }
+        at = at.max(part.end);
+    }
+    gaps
+}
+
+fn length(parts: &[Range<u64>]) -> u64 {
+    parts.iter().map(|part| part.end - part.start).sum()
+}
+
+/// Calls `each` with the samples of a piece, in its order.
+pub(super) fn each_sample(
+    groups: &Groups,
+    piece: Piece,
+    mut each: impl FnMut(Sample),
+) -> Result<(), WireError> {
+    let lane = groups.lane(piece.group);
+    let (mut at, mut blocks) = (piece.from, lane.blocks_from(piece.from));
+    while at < piece.to {
+        let Some(block) = blocks.next() else {
+            break;
+        };
+        let block = block.map_err(|error| error::plan(&error))?;
+        let to = piece.to.min(block.outputs.end);
+        let places = (at - block.outputs.start) as usize..(to - block.outputs.start) as usize;
+        block.sources[places].iter().for_each(|input| each(lane.input(*input)));
+        at = to;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_what_no_part_has() {
+        assert_eq!(gaps(vec![0..1, 4..4], 5), [1..4, 4..5]);
+        assert_eq!(gaps(vec![], 0), []);
+        assert_eq!(gaps(vec![6..9, 1..3, 2..4, 4..4], 12), [0..1, 4..6, 9..12]);
+        assert_eq!(gaps(vec![0..12, 3..5], 12), []);
+        assert_eq!(length(&gaps(vec![3..5, 4..5], 12)), 10);
+    }
+}

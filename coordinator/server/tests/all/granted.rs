@@ -1,0 +1,249 @@
+//! Dynamic jobs as people see them: what was granted, to whom, and how much of it was consumed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardfeed_plan::{Intent, Segment, Steps, Tail};
+use shardfeed_proto::coordinator::v1::get_batch_response::Row;
+use shardfeed_proto::coordinator::v1::*;
+use shardfeed_proto::{ErrorKind, WireError, intent_to};
+
+use crate::fixture::{Fixture, context, eventually, refused};
+use crate::groups::{dynamic_with, request, take};
+use crate::worker::{beat, progress};
+
+async fn epochs(fixture: &Fixture, epoch: Option<u64>) -> Result<Vec<Epoch>, WireError> {
+    let request = ListEpochsRequest { context: context(), job: "infer".into(), epoch };
+    let answer = fixture.admin.clone().list_epochs(request).await;
+    Ok(answer.map_err(|status| WireError::from_status(&status))?.into_inner().epochs)
+}
+
+async fn epoch(fixture: &Fixture, epoch: u64) -> Epoch {
+    epochs(fixture, Some(epoch)).await.unwrap().remove(0)
+}
+
+async fn shards(fixture: &Fixture, epoch: u64) -> Vec<Shard> {
+    let request = ListShardsRequest { context: context(), job: "infer".into(), epoch: Some(epoch) };
+    let mut stream = fixture.admin.clone().list_shards(request).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap().shards
+}
+
+fn of_batch(epoch: u64, step: u64, rank: Option<u64>) -> GetBatchRequest {
+    GetBatchRequest { context: context(), job: "infer".into(), epoch, step, rank }
+}
+
+async fn rows(fixture: &Fixture, step: u64, rank: Option<u64>) -> Vec<Row> {
+    let batch = fixture.admin.clone().get_batch(of_batch(0, step, rank)).await;
+    batch.unwrap().into_inner().rows
+}
+
+async fn no_batch(fixture: &Fixture, epoch: u64, step: u64, rank: Option<u64>) -> String {
+    let (kind, message) =
+        refused(fixture.admin.clone().get_batch(of_batch(epoch, step, rank)).await);
+    assert_eq!(kind, ErrorKind::NotFound, "{message}");
+    message
+}
+
+fn states(shards: &[Shard], group: u64) -> Vec<ShardState> {
+    shards.iter().filter(|shard| shard.group == Some(group)).map(Shard::state).collect()
+}
+
+/// Five files of 100 records in groups of two: 200, 200 and 100 samples.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_and_batches_are_those_that_were_granted() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Uneven, 2).await;
+    let none = shards(&fixture, 0).await;
+    assert!(none.iter().all(|shard| shard.state() == ShardState::Pending), "{none:?}");
+    let groups: Vec<_> = (0..3).map(|group| states(&none, group).len()).collect();
+    assert_eq!(groups, [2, 2, 1]);
+    let fresh = epoch(&fixture, 0).await;
+    assert_eq!((fresh.total, fresh.delivered, fresh.steps, fresh.dropped), (500, 0, 0, 0));
+    assert!(no_batch(&fixture, 0, 0, Some(0)).await.contains("not yet granted"));
+    assert!(no_batch(&fixture, 0, 0, None).await.contains("not yet granted"));
+    assert!(no_batch(&fixture, 0, 0, Some(2)).await.contains("no rank 2"));
+
+    take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
+    let leased = shards(&fixture, 0).await;
+    assert_eq!(states(&leased, 0), [ShardState::Leased; 2]);
+    assert_eq!(states(&leased, 1), [ShardState::Pending; 2]);
+    // Exact at each step, whichever part of the group is the smaller one.
+    let (mut seen, mut counted) = (BTreeSet::new(), BTreeMap::new());
+    for step in 0..25 {
+        for row in rows(&fixture, step, Some(0)).await {
+            assert!(row.valid && row.path == format!("f-{}.tfrecord", row.shard), "{row:?}");
+            *counted.entry(row.shard).or_insert(0) += 1;
+            assert!(seen.insert((row.shard, row.ordinal)));
+        }
+        let told = vec![progress(&leases[0], 0, step + 1, vec![])];
+        beat(&mut fixture.worker, session, told).await.unwrap();
+        let known = shards(&fixture, 0).await;
+        for shard in &known {
+            let done = counted.get(&shard.shard).copied().unwrap_or(0);
+            assert_eq!(shard.records_done, done, "step {step}: {shard:?}");
+        }
+        let reading = states(&known, 0);
+        let is_known = |state| matches!(state, ShardState::Reading | ShardState::Done);
+        assert!(reading.iter().all(|state| is_known(*state)), "{reading:?}");
+        assert_eq!(epoch(&fixture, 0).await.delivered, 8 * (step + 1));
+    }
+    let known = shards(&fixture, 0).await;
+    assert_eq!(states(&known, 0), [ShardState::Done; 2]);
+    let of_group = known.iter().find(|shard| shard.group == Some(0)).unwrap();
+    assert_eq!((of_group.first_rank, of_group.last_rank), (0, 0));
+    assert!(of_group.workers == ["w0"] && of_group.age_ms.is_some(), "{of_group:?}");
+    // The other rank has none, and may never have any.
+    assert_eq!(rows(&fixture, 0, None).await.len(), 8);
+    assert!(no_batch(&fixture, 0, 25, Some(0)).await.contains("below step 25"));
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Uneven, 2).await;
+    take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
+    let rest = TakeGroupsRequest { wants: 300, ..request(session, &leases[1]) };
+    assert_eq!(take(&mut fixture.worker, rest.clone()).await.unwrap().samples, 300);
+    // Nothing is free: its run is closed, with a short batch.
+    let closes = TakeGroupsRequest { known: 2, step: 37, started: 296, ..rest };
+    let closes = TakeGroupsRequest { context: context(), ..closes };
+    assert_eq!(take(&mut fixture.worker, closes).await.unwrap().closed, [300]);
+    assert_eq!(rows(&fixture, 37, Some(1)).await.len(), 4);
+    let last = vec![progress(&leases[0], 0, 25, vec![]), progress(&leases[1], 0, 38, vec![])];
+    beat(&mut fixture.worker, session, last).await.unwrap();
+    let whole = epoch(&fixture, 0).await;
+    assert_eq!((whole.state(), whole.delivered), (EpochState::Running, 500));
+    assert_eq!((whole.steps, whole.steps_done, whole.waiting_for.len()), (0, 25, 0));
+    // The state knows it before the ranks go on: `ended` tells them.
+    eventually("the epoch has ended", || async {
+        let ask = TakeGroupsRequest { known: 1, step: 25, ..request(session, &leases[0]) };
+        let taken = take(&mut fixture.worker.clone(), ask).await.unwrap();
+        taken.ended.then_some(())
+    })
+    .await;
+
+    for next in 1..=5 {
+        let told: Vec<_> = leases.iter().map(|lease| progress(lease, next, 0, vec![])).collect();
+        beat(&mut fixture.worker, session, told).await.unwrap();
+        let sealed = eventually("the epoch is sealed", || async {
+            let last = epoch(&fixture, next - 1).await;
+            (last.state() == EpochState::Sealed).then_some(last)
+        })
+        .await;
+        let (delivered, lost) = if next == 1 { (500, 0) } else { (16, 484) };
+        assert_eq!((sealed.delivered, sealed.lost, sealed.dropped), (delivered, lost, 0));
+        let ask = TakeGroupsRequest { epoch: next, ..request(session, &leases[0]) };
+        take(&mut fixture.worker, ask.clone()).await.unwrap();
+        // Two steps of each of these are consumed, and the rest is left behind.
+        let ask = TakeGroupsRequest { known: 1, step: 2, wants: 0, context: context(), ..ask };
+        take(&mut fixture.worker, ask).await.unwrap();
+        if next == 1 {
+            let over = shards(&fixture, 0).await;
+            assert!(over.iter().all(|shard| shard.state() == ShardState::Done), "{over:?}");
+            assert!(no_batch(&fixture, 0, 38, Some(1)).await.contains("it ends with 38"));
+        }
+    }
+    let listed: Vec<_> = epochs(&fixture, None).await.unwrap().iter().map(|e| e.epoch).collect();
+    assert_eq!(listed, [2, 3, 4, 5]);
+    let error = epochs(&fixture, Some(0)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert!(error.message.contains("no longer kept"), "{error:?}");
+    assert!(no_batch(&fixture, 0, 0, Some(0)).await.contains("no longer kept"));
+    let gone = ListShardsRequest { context: context(), job: "infer".into(), epoch: Some(0) };
+    assert_eq!(refused(fixture.admin.list_shards(gone).await).0, ErrorKind::NotFound);
+    let leave = LeaveRequest { context: context(), session };
+    fixture.worker.leave(leave).await.unwrap();
+    let waits = epoch(&fixture, 5).await;
+    assert_eq!((waits.state(), waits.waiting_for), (EpochState::Waiting, vec![0, 1]));
+    fixture.stop().await;
+}
+
+/// 250 samples a rank in batches of 8: 256 slots, of which the last rank lacks 12.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_padded_epoch_has_the_same_steps_for_all() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Pad, 1).await;
+    let planned = epoch(&fixture, 3).await;
+    assert_eq!((planned.state(), planned.steps, planned.dropped), (EpochState::Planned, 32, 0));
+    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
+    assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, 256);
+    assert!(no_batch(&fixture, 0, 0, None).await.contains("not yet granted to rank 1"));
+    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[1]) };
+    assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, 244);
+    let shared = shards(&fixture, 0).await;
+    let shared = shared.iter().find(|shard| shard.group == Some(2)).unwrap();
+    assert_eq!((shared.first_rank, shared.last_rank), (0, 1));
+
+    let (mut valid, mut padded) = (BTreeSet::new(), vec![]);
+    for step in 0..32 {
+        let both = rows(&fixture, step, None).await;
+        assert_eq!(both.len(), 16);
+        for row in both {
+            let sample = (row.shard, row.ordinal);
+            match row.valid {
+                true => assert!(valid.insert(sample), "{row:?}"),
+                false => padded.push((step, row.rank, sample)),
+            }
+        }
+    }
+    assert_eq!((valid.len(), padded.len()), (500, 12));
+    assert!(padded.iter().all(|(step, rank, _)| *step >= 30 && *rank == 1), "{padded:?}");
+    let padding: BTreeSet<_> = padded.iter().map(|(_, _, sample)| *sample).collect();
+    assert!(padding.len() == 12 && padding.is_subset(&valid));
+    assert!(no_batch(&fixture, 0, 32, Some(1)).await.contains("it ends with 32"));
+    let told = vec![progress(&leases[0], 0, 3, vec![]), progress(&leases[1], 0, 32, vec![])];
+    beat(&mut fixture.worker, session, told).await.unwrap();
+    let known = epoch(&fixture, 0).await;
+    assert_eq!((known.steps, known.steps_done, known.delivered), (32, 3, 24 + 244));
+    let ranks = ListRanksRequest { context: context(), job: "infer".into() };
+    let ranks = fixture.admin.list_ranks(ranks).await.unwrap().into_inner().ranks;
+    assert_eq!(
+        ranks.iter().map(|rank| (rank.step, rank.steps)).collect::<Vec<_>>(),
+        [(3, 32), (32, 32)]
+    );
+    fixture.stop().await;
+}
+
+/// Two ranks consume 40 samples each; three others share the 420 that are left, 136 each.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_ranks_consumed_before_is_counted() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Drop, 2).await;
+    let mut counted = BTreeMap::new();
+    for lease in &leases {
+        take(&mut fixture.worker, request(session, lease)).await.unwrap();
+        beat(&mut fixture.worker, session, vec![progress(lease, 0, 5, vec![])]).await.unwrap();
+        for step in 0..5 {
+            for row in rows(&fixture, step, Some(lease.rank)).await {
+                *counted.entry(row.shard).or_insert(0) += 1;
+            }
+        }
+    }
+    let before = epoch(&fixture, 0).await;
+    assert_eq!((before.steps, before.steps_done, before.delivered, before.dropped), (31, 5, 80, 4));
+    let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
+    let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
+    let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![taken, open] };
+    let start = StartRankRequest {
+        intent: Some(intent_to(&intent)),
+        run: Some("r2".into()),
+        ..crate::worker::start(session, "infer", 0, 3)
+    };
+    let started = fixture.worker.start_rank(start).await.unwrap();
+    let lease = crate::worker::lease("infer", 0, started.get_ref());
+    let after = epoch(&fixture, 0).await;
+    assert_eq!((after.generation, after.total, after.delivered), (1, 500, 80));
+    assert_eq!((after.steps, after.dropped), (22, 12));
+    assert_eq!((after.state(), after.waiting_for), (EpochState::Waiting, vec![1, 2]));
+    let known = shards(&fixture, 0).await;
+    for shard in &known {
+        let done = counted.get(&shard.shard).copied().unwrap_or(0);
+        assert_eq!(shard.records_done, done, "{shard:?}");
+    }
+    assert!(no_batch(&fixture, 0, 4, Some(0)).await.contains("before generation 1 began"));
+    let ask = TakeGroupsRequest { step: 5, wants: 500, ..request(session, &lease) };
+    assert_eq!(take(&mut fixture.worker, ask).await.unwrap().samples, 136);
+    assert_eq!(rows(&fixture, 5, Some(0)).await.len(), 8);
+    assert!(no_batch(&fixture, 0, 22, Some(0)).await.contains("it ends with 22"));
+    fixture.stop().await;
+}
