@@ -26,6 +26,10 @@ pub const REQUESTS_KEPT: usize = 100_000;
 /// How long an answer is remembered: no client repeats a request for longer.
 pub const REQUEST_AGE_MS: u64 = 600_000;
 
+/// Answers that no age forgets: a proposer whose clock jumps ahead must not let requests that are being
+/// repeated just now be carried out twice.
+pub(crate) const REQUESTS_KEPT_LEAST: usize = 10_000;
+
 /// Bytes of remembered answers at most, as JSON: some hold a number for each rank.
 pub const ANSWERS_BYTES_MAX: u64 = 64 << 20;
 

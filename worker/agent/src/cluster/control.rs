@@ -302,7 +302,11 @@ impl Control for GrpcControl {
                     other => other?,
                 };
             let segments = segments_of(started.segments)?;
-            let granted = (started.generation, started.fencing);
+            // A lease whose session ended while the answer was on its way is asked for anew, from where the
+            // rank stands; a dynamic rank does that by itself.
+            let is_held = is_dynamic || self.session.shared().current_id() == Some(id);
+            let fencing = if is_held { started.fencing } else { 0 };
+            let granted = (started.generation, fencing);
             let served = self.serve(request, granted, Moves::default());
             if let Intent::Reconnect { .. } = request.intent {
                 return Ok(lease_of(&served, (request.epoch, request.segments.clone())));
