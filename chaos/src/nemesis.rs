@@ -16,7 +16,7 @@ use crate::world::worker::{Order, WorkerHost};
 /// Faults at a time, at most.
 const AT_ONCE: usize = 2;
 
-/// No two clocks are further apart than answers are remembered, ms.
+/// How far a wall clock jumps at most, ms: beyond every time that the product remembers anything for.
 const JUMP_MS_MAX: u64 = 7_200_000;
 
 /// A link of two hosts, by name; the lesser one first.
