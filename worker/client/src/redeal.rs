@@ -95,7 +95,7 @@ fn around(global_batch: u64, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_plan::{Digest, JobIdentity, Shuffle};
+    use shardfeed_plan::{Digest, JobIdentity, Mode, Shuffle};
 
     use super::*;
 
@@ -104,7 +104,14 @@ mod tests {
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
         let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-        let identity = JobIdentity { shuffle, lanes: 4, tail: Tail::Pad, operators, decoder };
+        let identity = JobIdentity {
+            shuffle,
+            lanes: 4,
+            tail: Tail::Pad,
+            operators,
+            decoder,
+            mode: Mode::Deterministic,
+        };
         let start = Start { lanes: None, batch_size: 6, rank, world_size: 4 };
         let mut cursor = Cursor::new(identity, start).unwrap();
         (0..steps).for_each(|_| cursor.advance(100));
