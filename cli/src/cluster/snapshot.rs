@@ -102,7 +102,9 @@ fn save(args: &SaveArgs, format: Format) -> anyhow::Result<()> {
         _ => Path::new("."),
     };
     let unwritten = || format!("cannot write {name}");
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(unwritten)?;
+    // Its own words name a file that nobody asked for.
+    let file = tempfile::NamedTempFile::new_in(folder);
+    let mut file = file.map_err(|error| io::Error::from(error.kind())).with_context(unwritten)?;
     let client = args.cluster.client();
     let mut stream = client.call(|mut admin, context| async move {
         admin.save_snapshot(wire::SaveSnapshotRequest { context }).await

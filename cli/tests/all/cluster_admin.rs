@@ -171,8 +171,9 @@ fn help_of_the_verbs_on_coordinators() {
             Usage: shardfeed cluster snapshot [OPTIONS] <COMMAND>
 
             Commands:
-              save  Save what the cluster knows as a file
-              help  Print this message or the help of the given subcommand(s)
+              save     Save what the cluster knows as a file
+              restore  Make the data folder of a new cluster from such a file
+              help     Print this message or the help of the given subcommand(s)
 
             Options:
               -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
@@ -472,7 +473,11 @@ fn each_address_of_a_list_is_named_with_what_it_said() {
         let said = place.fails(&args);
         said.replace(&one, "$ONE").replace(&two, "$TWO").replace(&three, "$THREE")
     };
-    expect![[""]].assert_eq(&said(&[&one, &two]));
+    expect![[r#"
+        exit 1
+        error: no coordinator answers: $ONE: Connection refused (os error 111), $TWO: Connection refused (os error 111)
+        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+    "#]].assert_eq(&said(&[&one, &two]));
     let said = said(&[&one, &three]);
     assert!(said.starts_with("exit 1\nerror: no coordinator answers: $ONE: Connection"), "{said}");
     assert!(said.contains("$THREE: no answer within "), "{said}");
@@ -484,10 +489,17 @@ fn a_backup_overwrites_nothing() {
     place.file("backup", "precious");
     expect![[r#"
         exit 1
-        error: the coordinator at 127.0.0.1:7070 does not answer: Connection refused (os error 111)
-        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
-    "#]].assert_eq(&place.fails(&["cluster", "snapshot", "save", "backup"]));
+        error: backup is there already
+        hint: choose another name, or remove it yourself
+    "#]]
+    .assert_eq(&place.fails(&["cluster", "snapshot", "save", "backup"]));
     let args = ["cluster", "snapshot", "save", "none/backup"];
-    expect![[""]].assert_eq(&place.fails(&args));
+    expect![[r#"
+        exit 1
+        error: cannot write none/backup
+          cause: entity not found
+        hint: check the path
+    "#]]
+    .assert_eq(&place.fails(&args));
     assert_eq!(place.names("."), ["backup"]);
 }

@@ -46,6 +46,19 @@ fn of_the_processes() {
                   --http <IP:PORT>
                       Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
 
+                  --node-id <NODE>
+                      This node's number in its cluster, kept from the first start on [default: 1]
+
+                  --advertise <HOST:PORT>
+                      Where workers, people and other nodes reach this one [default: what --peers says, else
+                      --listen]
+
+                  --peers <NODE=HOST:PORT>
+                      The 3 or 5 nodes that found a cluster, this one among them: 1=HOST:PORT,2=HOST:PORT,...
+
+                  --join <HOST:PORT>
+                      Nodes of a cluster to be added to; `cluster add` there lets this one in
+
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
@@ -59,10 +72,13 @@ fn of_the_processes() {
               data-dir = "DIR"                      # log, snapshots, chunks; required
               listen = "127.0.0.1:7070"             # gRPC; port 0 takes a free one
               http = "127.0.0.1:7071"               # /livez, /readyz, /metrics; port 0 takes a free one
-              node-id = 1                           # this node's number in its cluster, kept from the first start on
-              peers = []                            # ["1=HOST:PORT", ...]: the 3 or 5 nodes that found a cluster
+              node-id = 1                           # this node's number in its cluster, kept from the first
+              start on
+              peers = []                            # ["1=HOST:PORT", ...]: the 3 or 5 nodes that found a
+              cluster
               join = []                             # ["HOST:PORT", ...]: nodes of a cluster to be added to
-              peer-heartbeat-ms = 100               # how often the leader tells the other nodes that it is there, ms
+              peer-heartbeat-ms = 100               # how often the leader tells the other nodes that it is
+              there, ms
               election-min-ms = 300                 # without it for so long, a node wants to lead, ms: at least
               election-max-ms = 600                 # and at most
               cluster-name = "shardfeed"            # kept from the first start on
@@ -76,6 +92,9 @@ fn of_the_processes() {
             Examples:
               shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
               shardfeed coordinator start --config /etc/shardfeed/coordinator.toml
+              shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --node-id 1 \
+                  --peers 1=head-1:7070,2=head-2:7070,3=head-3:7070      # the same on 2 and 3, with their
+                  numbers
         "#]],
     );
     check(

@@ -186,10 +186,10 @@ fn files_that_make_no_sense_are_refused() {
         &cluster,
         &[&start[..], &["word.toml"]].concat(),
         &expect![[r#"
-        exit 2
-        error: word.toml: unknown field `ttl`, expected one of `data-dir`, `listen`, `http`, `node-id`, `advertise`, `peers`, `join`, `peer-heartbeat-ms`, `election-min-ms`, `election-max-ms`, `cluster-name`, `session-ttl-ms`, `heartbeat-ms`, `unreferenced-bytes-max`
-        hint: `--help` lists the options, their units and their defaults
-    "#]],
+            exit 2
+            error: word.toml: unknown field `ttl`, expected one of `data-dir`, `listen`, `http`, `node-id`, `advertise`, `peers`, `join`, `peer-heartbeat-ms`, `election-min-ms`, `election-max-ms`, `cluster-name`, `session-ttl-ms`, `heartbeat-ms`, `snapshot-every`, `unreferenced-bytes-max`
+            hint: `--help` lists the options, their units and their defaults
+        "#]],
     );
     refused(
         &cluster,

@@ -295,6 +295,8 @@ impl Pool {
             share.consume_to(share.list.samples());
             self.consumed += share.own(share.consumed) - before;
         } else if is_shared {
+            // What it had begun and not consumed is for others, too.
+            share.started = share.consumed;
             let rest = share.cut(share.consumed);
             self.take_back(&rest);
         }
