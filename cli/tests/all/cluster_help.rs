@@ -81,6 +81,7 @@ fn of_the_processes() {
               there, ms
               election-min-ms = 300                 # without it for so long, a node wants to lead, ms: at least
               election-max-ms = 600                 # and at most
+              snapshot-every = 10000                # log entries between two snapshots
               cluster-name = "shardfeed"            # kept from the first start on
               session-ttl-ms = 10000                # a worker that is silent for so long is gone, ms
               heartbeat-ms = 2000                   # how often workers speak, ms; a third of it at most
