@@ -93,8 +93,12 @@ def epoch(ranks: list[Trainer], got: list[Ids] | None = None) -> list[Ids]:
     got = got or [[] for _ in ranks]
 
     def run(rank: int) -> None:
+        # Where the steps are known, the last batch moves on to the next epoch by itself.
+        begun = ranks[rank]("epoch")
         while (batch := ranks[rank]("next")) is not None:
             got[rank].append(batch)
+            if ranks[rank]("epoch") != begun:
+                return
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         for running in [pool.submit(run, rank) for rank in range(len(ranks))]:
@@ -229,7 +233,7 @@ def test_a_state_replays_the_same_batches_of_every_rank(
             each("load", state)
         assert [each("take", 3) for each in ranks] == first
         generations = {each("generation") for each in ranks}
-        assert len(generations) == 1 and generations > {states[0]["generation"]}
+        assert len(generations) == 1 and min(generations) > states[0]["generation"]
 
 
 def test_four_then_three_then_six_ranks_give_everything_once(

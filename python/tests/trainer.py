@@ -174,6 +174,7 @@ def _main() -> None:
     calls: dict[str, Callable[..., Any]] = {
         "open": lambda: made.append(sf.Loader(**options)),
         "next": step,
+        "epoch": lambda: made[0].epoch,
         "take": lambda count: [step() for _ in range(count)],
         "hold": hold,
         "state": lambda: made[0].state_dict(),
