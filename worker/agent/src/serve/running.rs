@@ -133,11 +133,12 @@ impl Feeder {
     fn run(mut self) {
         match self.feed() {
             Ok(()) => {}
-            Err(Ended::Failed(LoadError::Wire(error)))
-                if self.is_dynamic && error.kind == ErrorKind::Fenced =>
+            Err(Ended::Failed(error))
+                if self.is_dynamic
+                    && matches!(&*error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced) =>
             {
                 tracing::warn!(job = %self.lease.job, rank = self.lease.rank, %error, "a lease lapsed");
-                let again = wire::Again { start: self.start, reason: error.message };
+                let again = wire::Again { start: self.start, reason: error.to_string() };
                 // A trainer that is gone has no use for it.
                 let _ = send(&self.sender, Message::Again(again), None);
             }
@@ -218,13 +219,13 @@ impl Feeder {
 
 /// Why nothing more is sent.
 enum Ended {
-    Failed(LoadError),
+    Failed(Box<LoadError>),
     Closed(SocketError),
 }
 
 impl From<LoadError> for Ended {
     fn from(error: LoadError) -> Self {
-        Self::Failed(error)
+        Self::Failed(Box::new(error))
     }
 }
 
