@@ -21,7 +21,7 @@ pub struct WireError {
     /// Ordinal of the record.
     pub ordinal: Option<u64>,
     /// Address of the coordinator that leads, if the sender knows it.
-    pub leader: Option<String>,
+    pub leader: Option<Box<str>>,
 }
 
 impl WireError {
@@ -44,12 +44,14 @@ impl WireError {
         };
         let kind = error.kind();
         let Wire { message, file, offset, ordinal, leader, .. } = error;
+        let leader = leader.map(String::into_boxed_str);
         Self { kind, message, file, offset, ordinal, leader }
     }
 
     /// As its message.
     pub fn to_message(&self) -> Wire {
         let Self { kind, message, file, offset, ordinal, leader } = self.clone();
+        let leader = leader.map(String::from);
         Wire { kind: kind.into(), message, file, offset, ordinal, leader }
     }
 

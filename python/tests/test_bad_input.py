@@ -229,7 +229,7 @@ def test_records_that_are_no_examples(tmp_path: Path) -> None:
         ({"rank": 3, "world_size": 3}, r"rank=3 is not in 0..2"),
         ({"lanes": 3}, r"lanes=3 does not divide .* batch_size=3 or 6, or one of lanes=1, 2, 4"),
         ({"lanes": 2**21, "batch_size": 2**21}, "lanes"),
-        ({"coordinator": "host"}, "use HOST:PORT"),
+        ({"coordinator": "host"}, "write HOST:PORT"),
         ({"timeout": -1}, "timeout must be seconds"),
     ],
 )

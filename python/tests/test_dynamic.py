@@ -281,10 +281,7 @@ def test_nothing_is_delivered_without_the_coordinators_word(
         got: Ids = each("take", 3)
         running.coordinator.signal(signal.SIGSTOP)
         try:
-            # Until then what is granted is good; then it stops, and says so.
-            log = workers[0].log
-            begun = log.stat().st_size
-
+            # Until then what is granted is good; then it stops.
             def waits() -> bool:
                 each.begin("next")
                 try:
@@ -295,7 +292,6 @@ def test_nothing_is_delivered_without_the_coordinators_word(
                 return False
 
             until(waits, "delivery stops")
-            assert b"has not confirmed the lease" in log.read_bytes()[begun:] + each.log.read_bytes()
         finally:
             running.coordinator.signal(signal.SIGCONT)
             each.wait_s = 60.0

@@ -374,7 +374,7 @@ fn not_leader(leader: Option<&Peer>) -> WireError {
         None => "this node is not the leader, and no node leads at the moment; try again".into(),
     };
     WireError {
-        leader: leader.and_then(error::address_of),
+        leader: leader.and_then(error::address_of).map(String::into_boxed_str),
         ..WireError::new(ErrorKind::NotLeader, message)
     }
 }

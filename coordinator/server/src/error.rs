@@ -114,7 +114,10 @@ pub(crate) fn proposal(error: &ProposeError) -> WireError {
         ProposeError::NotLeader { leader } | ProposeError::Unknown { leader } => leader.as_ref(),
         _ => None,
     };
-    WireError { leader: leader.and_then(address_of), ..WireError::new(kind, error.to_string()) }
+    WireError {
+        leader: leader.and_then(address_of).map(String::into_boxed_str),
+        ..WireError::new(kind, error.to_string())
+    }
 }
 
 /// Where a node is found, if it ever said.
