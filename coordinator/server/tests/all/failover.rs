@@ -40,7 +40,7 @@ async fn a_follower_says_who_leads() {
     for status in refusals {
         let error = WireError::from_status(&status);
         assert_eq!(error.kind, ErrorKind::NotLeader, "{error}");
-        assert_eq!(error.leader, Some(cluster.address(leader).to_string()), "{error}");
+        assert_eq!(error.leader.as_deref(), Some(&*cluster.address(leader).to_string()), "{error}");
     }
     // Of itself it speaks.
     let status = GetStatusRequest { context: context() };
