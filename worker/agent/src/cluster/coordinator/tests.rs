@@ -63,7 +63,7 @@ impl Node {
 
 fn not_leader(leader: Option<String>) -> Said {
     let error = WireError::new(ErrorKind::NotLeader, "this node does not lead; ask another");
-    Said::Refusal(WireError { leader, ..error })
+    Said::Refusal(WireError { leader: leader.map(String::into_boxed_str), ..error })
 }
 
 impl NamedService for Node {
