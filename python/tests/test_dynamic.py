@@ -281,7 +281,10 @@ def test_nothing_is_delivered_without_the_coordinators_word(
         got: Ids = each("take", 3)
         running.coordinator.signal(signal.SIGSTOP)
         try:
-            # Until then what is granted is good; then it stops.
+            # Until then what is granted is good; then it stops, and somebody says why.
+            log = workers[0].log
+            begun = log.stat().st_size
+
             def waits() -> bool:
                 each.begin("next")
                 try:
@@ -292,6 +295,12 @@ def test_nothing_is_delivered_without_the_coordinators_word(
                 return False
 
             until(waits, "delivery stops")
+
+            def says_why() -> bool:
+                said = log.read_bytes()[begun:] + each.log.read_bytes()
+                return b"does not answer" in said or b"has not confirmed the lease" in said
+
+            until(says_why, "the log says why")
         finally:
             running.coordinator.signal(signal.SIGCONT)
             each.wait_s = 60.0
