@@ -19,11 +19,14 @@ const AT_ONCE: usize = 2;
 /// How far a wall clock jumps at most, ms: beyond every time that the product remembers anything for.
 const JUMP_MS_MAX: u64 = 7_200_000;
 
+/// A machine loses its power within so many writes and syncs: a few commits of a log.
+const FUSE_WRITES_MAX: u64 = 60;
+
 /// A link of two hosts, by name; the lesser one first.
 type Link = (String, String);
 
 /// Everything that can go wrong.
-pub const KINDS: [&str; 20] = [
+pub const KINDS: [&str; 21] = [
     "partition-leader",
     "partition-random",
     "partition-bridge",
@@ -32,6 +35,7 @@ pub const KINDS: [&str; 20] = [
     "kill-random",
     "power-one",
     "power-all",
+    "power-in-write",
     "all-down",
     "pause-leader",
     "delay",
@@ -45,6 +49,9 @@ pub const KINDS: [&str; 20] = [
     "host-crash",
     "trainers-kill",
 ];
+
+/// What power cuts come to, on disks.
+pub const LOSSES: [&str; 2] = ["lost-write", "torn-write"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cut {
@@ -70,6 +77,8 @@ struct Active {
     hosts_down: Vec<usize>,
     /// A coordinator whose disk is mended at the end.
     disk: Option<usize>,
+    /// Coordinators that lose their power in the middle of a write, if they write enough.
+    fuses: Vec<usize>,
 }
 
 /// Who makes things go wrong.
@@ -164,13 +173,17 @@ impl Nemesis {
     }
 
     fn end(&mut self, sim: &mut Sim<'_>, over: impl Fn(&Active) -> bool) {
+        self.follow_fuses(sim);
         let (ended, active): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.active).into_iter().partition(over);
         self.active = active;
         if ended.is_empty() {
             return;
         }
-        for Active { slow, down, hosts_down, disk, .. } in ended {
+        for Active { slow, down, hosts_down, disk, fuses, .. } in ended {
+            for index in fuses {
+                self.nodes[index].host.disks().put_out();
+            }
             for (a, b) in slow {
                 sim.set_link_latency(a.as_str(), b.as_str(), Duration::from_millis(3));
             }
@@ -197,21 +210,38 @@ impl Nemesis {
         }
     }
 
+    /// Whoever has lost its power in the middle of a write is down from now on.
+    fn follow_fuses(&mut self, sim: &mut Sim<'_>) {
+        for at in 0..self.active.len() {
+            let dark = |index: &usize| self.nodes[*index].host.disks().is_dark();
+            let (dark, fuses) =
+                std::mem::take(&mut self.active[at].fuses).into_iter().partition(dark);
+            self.active[at].fuses = fuses;
+            self.active[at].down.extend(&dark);
+            for index in dark {
+                self.trace.tell(format!("{} lost its power in a write", self.nodes[index].name));
+                self.crash(sim, index, None);
+                self.count("power-in-write");
+            }
+        }
+    }
+
     /// Starts a coordinator, again if it runs.
     fn boot(&mut self, sim: &mut Sim<'_>, index: usize) {
-        self.crash(sim, index, false);
+        self.crash(sim, index, None);
         sim.bounce(self.nodes[index].name.as_str());
     }
 
-    /// Stops a coordinator without a word; with the power, what was not synced may be gone.
-    fn crash(&mut self, sim: &mut Sim<'_>, index: usize, power: bool) {
+    /// Stops a coordinator without a word.
+    /// - `power`: with the machine's power, so that what was not synced may be gone; and whether blocks tear.
+    fn crash(&mut self, sim: &mut Sim<'_>, index: usize, power: Option<bool>) {
         let node = &self.nodes[index];
         sim.crash(node.name.as_str());
         *node.inspector.borrow_mut() = None;
         node.crashes.set(node.crashes.get() + 1);
         match power {
-            true => node.host.disks().cut_power(),
-            false => node.host.disks().kill(),
+            Some(tears) => node.host.disks().cut_power(tears),
+            None => node.host.disks().kill(),
         }
     }
 
@@ -245,6 +275,7 @@ impl Nemesis {
             down: vec![],
             hosts_down: vec![],
             disk: None,
+            fuses: vec![],
         };
         let running = self.running();
         let name = |index: usize| self.nodes[index].name.clone();
@@ -292,11 +323,20 @@ impl Nemesis {
                 }
                 active.down.clone_from(&running);
             }
+            "power-in-write" => {
+                let all = self.dice.chance(25);
+                active.fuses = if all { running } else { vec![some?] };
+                for index in &active.fuses {
+                    let (writes, tears) =
+                        (self.dice.pick(0..FUSE_WRITES_MAX), self.dice.chance(70));
+                    self.nodes[*index].host.disks().light_fuse(writes, tears);
+                }
+            }
             "disk-full" | "disk-error" => {
                 let index = some?;
                 let (is_full, errors_percent) = (kind == "disk-full", self.dice.pick(5..60));
                 let errors_percent = if is_full { 0 } else { errors_percent };
-                let faults = DiskFaults { is_full, errors_percent, tears: false };
+                let faults = DiskFaults { is_full, errors_percent };
                 self.nodes[index].host.disks().set_faults(faults);
                 active.disk = Some(index);
             }
@@ -318,17 +358,12 @@ impl Nemesis {
             _ => return None,
         }
         for index in active.down.clone() {
-            let power = kind.starts_with("power");
-            let tears = power && self.dice.chance(50);
-            self.nodes[index]
-                .host
-                .disks()
-                .set_faults(DiskFaults { tears, ..DiskFaults::default() });
-            self.crash(sim, index, power);
+            let tears = kind.starts_with("power").then(|| self.dice.chance(50));
+            self.crash(sim, index, tears);
             self.nodes[index].host.disks().set_faults(DiskFaults::default());
         }
         // Faults of disks count when a write meets them.
-        if active.disk.is_none() {
+        if active.disk.is_none() && active.fuses.is_empty() {
             self.count(kind);
         }
         Some(active)
@@ -415,9 +450,10 @@ impl Nemesis {
                     for active in &mut self.active {
                         active.down.retain(|down| *down != index);
                         active.disk = active.disk.filter(|disk| *disk != index);
+                        active.fuses.retain(|fuse| *fuse != index);
                     }
                     if sim.is_host_running(self.nodes[index].name.as_str()) {
-                        self.crash(sim, index, false);
+                        self.crash(sim, index, None);
                     }
                 }
             }

@@ -30,8 +30,6 @@ pub struct DiskFaults {
     pub is_full: bool,
     /// Of a hundred writes and syncs, so many fail.
     pub errors_percent: u64,
-    /// A power cut may leave a block half written.
-    pub tears: bool,
 }
 
 /// How often something went wrong, really.
@@ -53,6 +51,10 @@ struct Machine {
     faults: DiskFaults,
     fired: DiskFired,
     dice: Dice,
+    /// Writes, syncs and renames until the power goes, and whether that tears blocks.
+    fuse: Option<(u64, bool)>,
+    /// The power went in the middle of something, and nobody has seen it yet.
+    is_dark: bool,
 }
 
 /// A folder as one run of the machine sees it; the next run gets another one.
@@ -87,7 +89,9 @@ impl SimDisks {
     pub fn new(dice: Dice) -> Self {
         let (folders, faults) = (BTreeMap::new(), DiskFaults::default());
         let fired = DiskFired::default();
-        Self { machine: Arc::new(Mutex::new(Machine { folders, faults, fired, dice })) }
+        let (fuse, is_dark) = (None, false);
+        let machine = Machine { folders, faults, fired, dice, fuse, is_dark };
+        Self { machine: Arc::new(Mutex::new(machine)) }
     }
 
     /// The disk that holds a folder.
@@ -113,10 +117,26 @@ impl SimDisks {
         self.lock().fired
     }
 
+    /// The power goes in the middle of what is written: after so many writes, syncs and renames.
+    pub fn light_fuse(&self, operations: u64, tears: bool) {
+        self.lock().fuse = Some((operations, tears));
+    }
+
+    /// Puts the fuse out, if it still burns.
+    pub fn put_out(&self) {
+        self.lock().fuse = None;
+    }
+
+    /// Whether the fuse has burnt down: the machine is without power, which nothing on it can notice.
+    pub fn is_dark(&self) -> bool {
+        self.lock().is_dark
+    }
+
     /// The process ended; what it wrote is still in the system's memory. Whatever it held of the disks
     /// goes nowhere from now on.
     pub fn kill(&self) {
         let mut machine = self.lock();
+        (machine.fuse, machine.is_dark) = (None, false);
         for folder in machine.folders.values_mut() {
             let mut contents = folder.lock().clone();
             contents.is_locked = false;
@@ -125,13 +145,11 @@ impl SimDisks {
     }
 
     /// The power went: what was not synced is there or is not, as the dice say.
-    pub fn cut_power(&self) {
+    /// - `tears`: a block may be left half written.
+    pub fn cut_power(&self, tears: bool) {
         let mut machine = self.lock();
-        let Machine { folders, faults, fired, dice } = &mut *machine;
-        for folder in folders.values_mut() {
-            let left = folder.lock().after_power_cut(dice, faults.tears, fired);
-            *folder = folder.with(left);
-        }
+        (machine.fuse, machine.is_dark) = (None, false);
+        machine.cut_power(tears);
     }
 
     /// The disks are replaced by empty ones.
@@ -159,6 +177,31 @@ impl SimDisks {
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    fn cut_power(&mut self, tears: bool) {
+        let Self { folders, fired, dice, .. } = self;
+        for folder in folders.values_mut() {
+            let left = folder.lock().after_power_cut(dice, tears, fired);
+            *folder = folder.with(left);
+        }
+    }
+
+    /// Burns the fuse down by one; without power nothing is done any more.
+    fn burn(&mut self) -> io::Result<()> {
+        if let Some((left, tears)) = self.fuse {
+            self.fuse = left.checked_sub(1).map(|left| (left, tears));
+            if self.fuse.is_none() {
+                self.is_dark = true;
+                self.cut_power(tears);
+            }
+        }
+        match self.is_dark {
+            true => Err(io::Error::other("the power is gone (simulated)")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -297,6 +340,7 @@ impl SimDisk {
     /// Fails as the machine's faults say.
     fn check(&self, grows: bool) -> io::Result<()> {
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        machine.burn()?;
         let DiskFaults { is_full, errors_percent, .. } = machine.faults;
         if is_full && grows {
             machine.fired.full += 1;
@@ -467,7 +511,7 @@ mod tests {
             let file = disk.open("a").unwrap();
             file.write_at(10, &[8; BLOCK]).unwrap();
             file.sync().unwrap();
-            disks.cut_power();
+            disks.cut_power(false);
             let mut wanted = vec![7; 3 * BLOCK + 5];
             wanted[10..10 + BLOCK].fill(8);
             assert_eq!(disks.open(Path::new("/d")).read("a").unwrap(), wanted);
@@ -482,7 +526,7 @@ mod tests {
             synced(&disk, "a", &[1; 2 * BLOCK]);
             let file = disk.open("a").unwrap();
             file.write_at(0, &[2; 3 * BLOCK]).unwrap();
-            disks.cut_power();
+            disks.cut_power(false);
             let left = disks.open(Path::new("/d")).read("a").unwrap();
             assert!(left.len() == 2 * BLOCK || left.len() == 3 * BLOCK, "{}", left.len());
             let blocks = left.chunks(BLOCK).map(|block| {
@@ -500,10 +544,9 @@ mod tests {
         let mut torn = 0;
         for seed in 0..200 {
             let (disks, disk) = disks(seed);
-            disks.set_faults(DiskFaults { tears: true, ..DiskFaults::default() });
             synced(&disk, "a", &[1; BLOCK]);
             disk.open("a").unwrap().write_at(0, &[2; BLOCK]).unwrap();
-            disks.cut_power();
+            disks.cut_power(true);
             let left = disks.open(Path::new("/d")).read("a").unwrap();
             let new = left.iter().take_while(|byte| **byte == 2).count();
             assert!(left[new..].iter().all(|byte| *byte == 1) && new.is_multiple_of(SECTOR));
@@ -521,13 +564,13 @@ mod tests {
             synced(&disk, "old", b"1");
             disk.write("new", b"2").unwrap();
             disk.remove("old").unwrap();
-            disks.cut_power();
+            disks.cut_power(false);
             let disk = disks.open(Path::new("/d"));
             with += usize::from(disk.read("new").is_ok_and(|bytes| bytes == b"2"));
             back += usize::from(disk.read("old").is_ok_and(|bytes| bytes == b"1"));
             disk.write("b", b"3").unwrap();
             synced(&disk, "c", b"4");
-            disks.cut_power();
+            disks.cut_power(false);
             assert_eq!(disks.open(Path::new("/d")).read("b").unwrap(), b"3");
         }
         assert!((1..64).contains(&with) && (1..64).contains(&back), "{with} {back}");
@@ -540,7 +583,7 @@ mod tests {
             let (disks, disk) = disks(seed);
             synced(&disk, "a", &[1; 2 * BLOCK]);
             disk.open("a").unwrap().set_len(5).unwrap();
-            disks.cut_power();
+            disks.cut_power(false);
             let left = disks.open(Path::new("/d")).read("a").unwrap();
             assert!(left[..5].iter().all(|byte| *byte == 1));
             lens.insert(left.len());
@@ -560,6 +603,29 @@ mod tests {
         let disk = disks.open(Path::new("/d"));
         assert_eq!(disk.read("a").unwrap(), b"x");
         disk.lock().unwrap();
+    }
+
+    #[test]
+    fn a_fuse_cuts_the_power_between_a_write_and_its_sync() {
+        let mut lefts = BTreeSet::new();
+        for seed in 0..64 {
+            let (disks, disk) = disks(seed);
+            synced(&disk, "a", &[1; BLOCK]);
+            let file = disk.open("a").unwrap();
+            disks.light_fuse(1, false);
+            file.write_at(0, &[2; BLOCK]).unwrap();
+            assert!(!disks.is_dark());
+            file.sync().unwrap_err();
+            assert!(disks.is_dark());
+            // Nothing that comes later is on the disk.
+            file.write_at(0, &[3; BLOCK]).unwrap_err();
+            disks.kill();
+            assert!(!disks.is_dark());
+            let left = disks.open(Path::new("/d")).read("a").unwrap();
+            lefts.insert(left[0]);
+            assert!(left.iter().all(|byte| *byte == left[0]));
+        }
+        assert_eq!(lefts, BTreeSet::from([1, 2]));
     }
 
     #[test]

@@ -93,8 +93,10 @@ impl Node {
             }
             Err(error) => {
                 let chain = chain_of(&error);
-                // Power cuts are no damage: only a disk that fails is a reason not to start.
-                let reason = self.host.disks().faults() != DiskFaults::default();
+                // Power cuts are no damage: only a disk that fails is a reason not to start, or a machine
+                // that has just lost its power.
+                let disks = self.host.disks();
+                let reason = disks.faults() != DiskFaults::default() || disks.is_dark();
                 self.breaches.check(reason, "I5", || format!("{}: {chain}", self.name));
                 self.trace.tell(format!("{} does not start: {chain}", self.name));
                 *self.refused.borrow_mut() = Some(chain);
