@@ -96,8 +96,11 @@ struct Tree {
 
 impl Tree {
     fn read() -> Self {
+        // Crates of other platforms are not here after a build.
+        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+            .args(["--filter-platform", &platform])
             .current_dir(root())
             .output()
             .expect("cargo runs");
