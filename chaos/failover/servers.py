@@ -60,6 +60,10 @@ class Server:
         return self._folder / f"{self.name}.log"
 
     @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
     def is_answering(self) -> bool:
         """It runs, and was not stopped."""
         return self._process is not None and not self.is_stopped
@@ -145,14 +149,16 @@ class Node(Server):
 class Cluster:
     """Coordinators, and workers that stand for hosts: each has a socket of its own."""
 
-    def __init__(self, folder: Path, coordinators: int, workers: int) -> None:
+    def __init__(
+        self, folder: Path, coordinators: int, workers: int, config: str = CONFIG
+    ) -> None:
         self._folder, self.is_replicated = folder, coordinators > 1
         addresses = free_addresses(coordinators)
         #: The members, by their number.
         self.nodes = {n: Node(n, address, folder) for n, address in enumerate(addresses, 1)}
         self._founders = dict(enumerate(addresses, 1))
         self.workers = [Server(f"worker-{number}", folder) for number in range(workers)]
-        (folder / "coordinator.toml").write_text(CONFIG)
+        (folder / "coordinator.toml").write_text(config)
         #: Every server that ever ran, so that none outlives the cluster.
         self.servers: list[Server] = [*self.workers, *self.nodes.values()]
 

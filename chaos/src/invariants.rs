@@ -1,6 +1,6 @@
 //! What must be true of the coordinators at every moment, seen from inside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use shardfeed_coordinator::Inspector;
@@ -31,8 +31,11 @@ type RankKey = (String, u64, u64);
 pub struct Invariants {
     breaches: Breaches,
     oracle: Rc<Oracle>,
-    /// Who was seen to lead each term.
-    leaders: BTreeMap<u64, u64>,
+    /// Who was seen to lead, and in which term. A term may have several leaders, each of whom takes office
+    /// by a majority that outranks those with lower numbers: (term, node) is what counts up.
+    leaders: BTreeSet<(u64, u64)>,
+    /// The furthest index that any node was seen to have committed.
+    committed: u64,
     /// The hash of the state at an index, whoever came there first.
     hashes: BTreeMap<u64, [u8; 32]>,
     /// The last status of each node, and how often it had crashed.
@@ -65,7 +68,8 @@ impl Invariants {
         Self {
             breaches,
             oracle,
-            leaders: BTreeMap::new(),
+            leaders: BTreeSet::new(),
+            committed: 0,
             hashes: BTreeMap::new(),
             last: BTreeMap::new(),
             applied: 0,
@@ -78,7 +82,7 @@ impl Invariants {
         }
     }
 
-    /// Terms in which somebody led.
+    /// Leaders that took office.
     pub fn elections(&self) -> u64 {
         self.leaders.len() as u64
     }
@@ -87,6 +91,7 @@ impl Invariants {
     /// - `deep`: also at what takes long.
     pub fn look(&mut self, nodes: &[Rc<Node>], now_ms: u64, deep: bool) {
         let mut furthest: Option<(u64, Inspector)> = None;
+        let mut committed = self.committed;
         for node in nodes {
             let inspector = node.inspector.borrow().clone();
             let Some(inspector) = inspector else {
@@ -106,8 +111,10 @@ impl Invariants {
             if deep {
                 self.look_inside(node, &inspector);
             }
+            committed = committed.max(status.committed.unwrap_or(0));
             self.last.insert(node.number, (node.crashes.get(), status));
         }
+        self.committed = committed;
         if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied)
         {
             self.applied = applied;
@@ -118,10 +125,16 @@ impl Invariants {
 
     fn look_at(&mut self, node: &Node, status: &Status) {
         let Status { term, is_leader, last, committed, applied, snapshot, purged, .. } = status;
-        if *is_leader {
-            let first = *self.leaders.entry(*term).or_insert(node.number);
-            self.breaches.check(first == node.number, "I14", || {
-                format!("nodes {first} and {} both lead term {term}", node.number)
+        let office = (*term, node.number);
+        let outranks = self.leaders.last().is_none_or(|last| *last < office);
+        // One that is outranked when it is seen first may lack what the later one has committed.
+        if *is_leader && self.leaders.insert(office) && outranks {
+            self.breaches.check(last.unwrap_or(0) >= self.committed, "I14", || {
+                let committed = self.committed;
+                format!(
+                    "{} leads and lacks entry {committed}, which is committed: {status:?}",
+                    node.name
+                )
             });
         }
         let in_order = purged <= snapshot && snapshot <= applied && applied <= committed;

@@ -125,11 +125,10 @@ impl Nemesis {
         }
     }
 
-    /// Whether the launchers can reach a host.
+    /// Whether the launchers can reach a host: they are where people are.
     pub fn is_reachable(&self, sim: &mut Sim<'_>, host: usize) -> bool {
         let name = &self.hosts[host].name;
-        let cut = self.applied.keys().any(|(a, b)| a == name || b == name);
-        !cut && sim.is_host_running(name.as_str())
+        !self.applied.contains_key(&link("admin", name)) && sim.is_host_running(name.as_str())
     }
 
     /// Ends what has lasted long enough, and begins something new now and then.
@@ -437,7 +436,7 @@ impl Nemesis {
     }
 
     /// Sees what errands came to; one that failed is run again.
-    fn follow_errands(&mut self, sim: &mut Sim<'_>) {
+    pub fn follow_errands(&mut self, sim: &mut Sim<'_>) {
         let done: Vec<Errand> = std::mem::take(&mut *self.admin.done.borrow_mut());
         for errand in done {
             match errand {

@@ -257,8 +257,9 @@ impl World<'_> {
             if now.is_multiple_of(LOOK_MS.0) {
                 self.invariants.look(&self.nodes, now, now.is_multiple_of(LOOK_MS.1));
             }
-            if faults {
-                self.nemesis.tick(&mut self.sim, now);
+            match faults {
+                true => self.nemesis.tick(&mut self.sim, now),
+                false => self.nemesis.follow_errands(&mut self.sim),
             }
             if now.is_multiple_of(LAUNCH_MS) {
                 self.launch(now);

@@ -2,7 +2,7 @@
 //! somebody gives a definite answer.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,14 +22,11 @@ use turmoil::net::TcpStream;
 use crate::dice::Dice;
 use crate::oracle::Oracle;
 
-/// One attempt takes so long at most.
-const ATTEMPT: Duration = Duration::from_millis(1000);
+/// One attempt takes so long at most; there are others to ask.
+const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// Waits between attempts: the first, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
-
-/// Hints that are followed at once, in a row.
-const HINTS_MAX: usize = 3;
 
 /// Of a hundred answered requests so many are sent again later, under the same id.
 const REPEAT_PERCENT: u64 = 12;
@@ -95,16 +92,16 @@ impl Cluster {
         self.dice.id()
     }
 
-    /// One attempt, following hints at who leads.
+    /// One round of attempts: whoever answered last first, then whom a node that does not lead names,
+    /// then the rest, each once.
     ///
     /// # Errors  As the wire says; `Retry` if nobody who leads was found.
     pub async fn once<T: Debug>(&self, id: &str, call: &Call<T>) -> Result<T, WireError> {
-        let mut hints = 0;
+        let mut tried = BTreeSet::new();
+        let mut next = self.guess.get();
         loop {
-            let address = {
-                let addresses = self.addresses.borrow();
-                addresses[self.guess.get() % addresses.len()].clone()
-            };
+            tried.insert(next);
+            let address = self.addresses.borrow()[next].clone();
             let context = Context {
                 request_id: id.to_owned(),
                 principal: self.principal.clone(),
@@ -113,24 +110,28 @@ impl Cluster {
             };
             let answer = call(self.clients(&address), Some(context));
             let error = match timeout(ATTEMPT, answer).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Ok(response)) => {
+                    self.guess.set(next);
+                    return Ok(response.into_inner());
+                }
                 Ok(Err(status)) => WireError::from_status(&status),
-                Err(_) => WireError::new(ErrorKind::Retry, "no answer in time"),
+                Err(_) => WireError::new(Retry, "no answer in time"),
             };
-            match (error.kind, &error.leader) {
-                (ErrorKind::NotLeader | ErrorKind::Retry, Some(leader)) if hints < HINTS_MAX => {
-                    hints += 1;
-                    self.turn_to(leader);
+            use ErrorKind::{NotLeader, Retry, Storage, Unreachable};
+            if !matches!(error.kind, Retry | NotLeader | Storage | Unreachable) {
+                self.guess.set(next);
+                return Err(error);
+            }
+            let named = error.leader.as_ref().map(|leader| self.place_of(leader));
+            let addresses = self.addresses.borrow().len();
+            let mut rest =
+                named.into_iter().chain((1..addresses).map(|by| (next + by) % addresses));
+            match rest.find(|at| !tried.contains(at)) {
+                Some(untried) => next = untried,
+                None if error.kind == NotLeader => {
+                    return Err(WireError { kind: Retry, ..error });
                 }
-                (ErrorKind::NotLeader, _) => {
-                    self.turn();
-                    return Err(WireError { kind: ErrorKind::Retry, ..error });
-                }
-                (ErrorKind::Retry | ErrorKind::Storage, _) => {
-                    self.turn();
-                    return Err(error);
-                }
-                _ => return Err(error),
+                None => return Err(error),
             }
         }
     }
@@ -184,18 +185,14 @@ impl Cluster {
         }
     }
 
-    fn turn(&self) {
-        self.guess.set(self.guess.get() + 1);
-    }
-
-    fn turn_to(&self, address: &str) {
+    /// Which of the addresses it is, as long as the process lives.
+    fn place_of(&self, address: &str) -> usize {
         let mut addresses = self.addresses.borrow_mut();
         let known = addresses.iter().position(|known| known == address);
-        let at = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             addresses.push(address.to_owned());
             addresses.len() - 1
-        });
-        self.guess.set(at);
+        })
     }
 
     fn clients(&self, address: &str) -> Clients {
