@@ -275,37 +275,44 @@ impl Oracle {
         let Some(last) = slots.keys().next_back().copied() else {
             return;
         };
+        // A rank that nobody stops goes on alone: only what all ranks took is the job's, and that comes first.
+        let mut alone: Option<BTreeSet<u64>> = None;
         for epoch in 0..=last.0 {
             let mut valid: BTreeMap<Sample, u64> = BTreeMap::new();
             let of_epoch = slots.range((epoch, 0)..(epoch + 1, 0));
             let mut next = 0;
             for (place, (generation, world_size, ranks)) in of_epoch {
                 let whole = ranks.len() as u64 == *world_size;
-                self.breaches.check(place.1 == next && (whole || *place == last), "I4", || {
+                let goes_on = match &alone {
+                    None => true,
+                    Some(alone) => !whole && ranks.keys().all(|rank| alone.contains(rank)),
+                };
+                self.breaches.check(place.1 == next && goes_on, "I4", || {
                     format!(
-                        "{name} lacks {place:?} of generation {generation}: step {next} comes next, \
-                         {} of {world_size} ranks have it",
+                        "{name} lacks something before {place:?} of generation {generation}: step {next} \
+                         comes next, {} of {world_size} ranks have it, {alone:?} went on",
                         ranks.len()
                     )
                 });
                 next += 1;
+                if !whole {
+                    alone = Some(ranks.keys().copied().collect());
+                    continue;
+                }
                 for row in ranks.values().flatten().filter(|row| row.valid) {
                     *valid.entry(row.sample).or_default() += 1;
                 }
-                if whole {
-                    let batch: Vec<_> = ranks.values().flatten().copied().collect();
-                    self.breaches.check(batch == ledger.job.global_batch(*place), "I9", || {
-                        format!("{place:?} of {name} is not what the plan says")
-                    });
-                }
+                let batch: Vec<_> = ranks.values().flatten().copied().collect();
+                self.breaches.check(batch == ledger.job.global_batch(*place), "I9", || {
+                    format!("{place:?} of {name} is not what the plan says")
+                });
             }
             counted.samples += valid.len() as u64;
             let twice = valid.iter().find(|(_, times)| **times > 1);
             self.breaches.check(twice.is_none(), "I4", || {
                 format!("epoch {epoch} of {name} delivered {twice:?} more than once")
             });
-            let ended = epoch < last.0 || next == ledger.job.steps(epoch);
-            if ended {
+            if alone.is_none() && (epoch < last.0 || next == ledger.job.steps(epoch)) {
                 counted.epochs += 1;
                 self.check_whole(&ledger.job, epoch, (next, valid.len() as u64));
             }
@@ -386,10 +393,22 @@ mod tests {
 
         /// All ranks of a generation take these steps of epoch 0.
         fn take(&self, generation: u64, world_size: u64, steps: std::ops::Range<u64>) {
+            let ranks: Vec<u64> = (0..world_size).collect();
+            self.take_of(generation, world_size, steps, &ranks);
+        }
+
+        /// Some ranks do.
+        fn take_of(
+            &self,
+            generation: u64,
+            world_size: u64,
+            steps: std::ops::Range<u64>,
+            ranks: &[u64],
+        ) {
             let open = [Segment::start(4, 8, 1).unwrap()];
             let plan = self.job.plan(0, &open, world_size).unwrap();
             for step in steps {
-                for rank in 0..world_size {
+                for &rank in ranks {
                     let rows = plan.batch(step, rank).unwrap();
                     let who = (generation, rank, world_size);
                     self.oracle.delivered("job", who, (0, step), rows);
@@ -435,6 +454,18 @@ mod tests {
         doubled.take(0, 2, 0..3);
         doubled.take(0, 2, 2..3);
         assert_eq!(doubled.breach(), Some("I4"));
+
+        // A rank of a run that was given up goes on alone; nothing of that is the job's.
+        let alone = |then: u64| {
+            let fixture = Fixture::new(Tail::Drop);
+            fixture.begin(0, None, 0, 2);
+            fixture.take(0, 2, 0..3);
+            fixture.take_of(0, 2, 3..6, &[1]);
+            fixture.take_of(0, 2, then..7, &[0, 1]);
+            fixture.oracle.recount();
+            fixture.breach()
+        };
+        assert_eq!((alone(7), alone(6)), (None, Some("I4")));
 
         let other = Fixture::new(Tail::Drop);
         other.begin(0, None, 0, 1);
