@@ -9,6 +9,7 @@ use crate::command::{CursorReport, LeaseRef};
 use crate::generation::Generation;
 use crate::job::Job;
 use crate::origin::at_step;
+use crate::pool::Tally;
 use crate::state::{Moment, State};
 
 /// The first step that a rank has not consumed.
@@ -21,7 +22,7 @@ pub struct RankCursor {
 }
 
 /// An epoch that every rank of a generation has left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedEpoch {
     /// The epoch.
     pub epoch: u64,
@@ -31,6 +32,9 @@ pub struct SealedEpoch {
     pub began_ms: u64,
     /// When its last rank left it, Unix ms.
     pub sealed_ms: u64,
+    /// Of a dynamic job: its numbers, which outlive what was granted. Others follow from the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally: Option<Tally>,
 }
 
 impl RankCursor {

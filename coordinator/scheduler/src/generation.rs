@@ -273,7 +273,8 @@ impl Generation {
             // An epoch that no rank was seen in began no later than the one before it ended.
             let begun = self.begun.range(..=epoch).next_back();
             let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
-            SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms }
+            let tally = self.pools.get(&epoch).map(|pool| pool.tally(self.world_size));
+            SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms, tally }
         });
         let sealed = sealed.collect();
         self.sealed_to = self.sealed_to.max(to);

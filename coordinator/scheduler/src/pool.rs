@@ -84,7 +84,7 @@ pub(crate) struct Lost {
 }
 
 /// Numbers of an epoch of a dynamic job, as far as reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Samples of the epoch.
     pub total: u64,
@@ -98,6 +98,8 @@ pub struct Tally {
     pub duplicated: u64,
     /// What the quotas leave out.
     pub dropped: u64,
+    /// Steps of every rank; `None` without quotas.
+    pub steps: Option<u64>,
 }
 
 impl Tally {
@@ -226,6 +228,7 @@ impl Pool {
             granted: lists - self.consumed,
             duplicated: self.duplicated,
             dropped,
+            steps: self.quota.map(|quota| self.first_step + quota / self.batch_size.max(1)),
         }
     }
 

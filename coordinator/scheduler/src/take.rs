@@ -15,6 +15,9 @@ use crate::lease::Verdict;
 use crate::pool::Pool;
 use crate::state::{Moment, State};
 
+/// Pieces at the end of a rank's list whose shards its worker is taken to have at hand.
+const PIECES_NEAR: usize = 16;
+
 /// Facts of the takes of one command, by job and epoch: those that tell most.
 type Told<'a> = BTreeMap<(&'a str, u64), &'a PoolFacts>;
 
@@ -295,7 +298,11 @@ impl Pool {
             if self.returned.is_empty() && !self.begin_next(facts) {
                 return;
             }
-            let Some(piece) = self.returned.take_first(room) else {
+            // Its worker has the shards of what it was granted last at hand.
+            let last = self.share_mut(rank).list.pieces().iter().rev().take(PIECES_NEAR);
+            let near: Vec<u64> = last.map(|piece| piece.group).collect();
+            let piece = self.returned.take_first_of(near, room);
+            let Some(piece) = piece.or_else(|| self.returned.take_first(room)) else {
                 return;
             };
             self.share_mut(rank).list.append(piece);

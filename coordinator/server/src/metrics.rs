@@ -28,6 +28,7 @@ pub(crate) enum Rpc {
     EndRank,
     LatestToken,
     TakeGroups,
+    BatchTakeGroups,
     GetStatus,
     GetCluster,
     AddMember,

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::coordinator::v1::{Piece, TakeGroupsResponse};
 use shardfeed_proto::{ErrorKind, WireError};
@@ -33,6 +34,9 @@ const ANSWERS_KEPT: Duration = Duration::from_secs(60);
 /// Answers that are kept at most: those of 10,000 ranks, twice.
 const ANSWERS_MAX: usize = 20_000;
 
+/// Commands under way at a time, at most: while some are on their way to a majority, others are made.
+const FLIGHTS_MAX: usize = 8;
+
 /// A take that others overtook is proposed so often again, at most.
 const TRIES_MAX: u32 = 4;
 
@@ -42,6 +46,7 @@ pub(crate) struct Ask {
     /// Its facts are filled in when it is proposed.
     pub(crate) take: Take,
     pub(crate) groups: Arc<Groups>,
+    /// Empty: it is not sent again.
     pub(crate) request_id: String,
     /// The answer may wait until then for something to tell.
     pub(crate) until: Instant,
@@ -64,8 +69,42 @@ struct Case {
     free: u64,
 }
 
-/// A command under way: what each of its takes came to.
-type Flight = BoxFuture<'static, Result<Vec<Result<Taken, Refusal>>, WireError>>;
+/// A rank of a generation of a job.
+type RankKey = (String, u64, u64);
+
+/// A command under way.
+type Flight = BoxFuture<'static, Landed>;
+
+/// A command that was carried out, or was not: what each of its takes came to.
+struct Landed {
+    cases: Vec<Case>,
+    taken: Result<Vec<Result<Taken, Refusal>>, WireError>,
+}
+
+/// Answers that may be asked for again.
+#[derive(Default)]
+struct Answered {
+    by_id: BTreeMap<String, TakeGroupsResponse>,
+    /// The oldest first.
+    ids: VecDeque<(Instant, String)>,
+}
+
+impl Answered {
+    fn insert(&mut self, id: &str, answer: &TakeGroupsResponse, now: Instant) {
+        if !id.is_empty() && self.by_id.insert(id.to_owned(), answer.clone()).is_none() {
+            self.ids.push_back((now, id.to_owned()));
+        }
+    }
+
+    /// Forgets what nobody asks for any more, and the oldest of too many.
+    fn age(&mut self, now: Instant) {
+        let old = |at: &Instant| now.saturating_duration_since(*at) >= ANSWERS_KEPT;
+        while self.ids.len() > ANSWERS_MAX || self.ids.front().is_some_and(|(at, _)| old(at)) {
+            let oldest = self.ids.pop_front();
+            oldest.and_then(|(_, id)| self.by_id.remove(&id));
+        }
+    }
+}
 
 /// The loop and what it remembers.
 pub(crate) struct Desk {
@@ -73,8 +112,9 @@ pub(crate) struct Desk {
     asks: mpsc::Receiver<Ask>,
     queue: VecDeque<Case>,
     waiting: Vec<Case>,
-    flying: Vec<Case>,
-    answered: BTreeMap<String, (Instant, TakeGroupsResponse)>,
+    /// Ranks whose takes are under way: the epoch, and what they want of it.
+    flying: BTreeMap<RankKey, (u64, u64)>,
+    answered: Answered,
     balanced: Instant,
 }
 
@@ -91,8 +131,8 @@ impl Desk {
             asks,
             queue: VecDeque::new(),
             waiting: vec![],
-            flying: vec![],
-            answered: BTreeMap::new(),
+            flying: BTreeMap::new(),
+            answered: Answered::default(),
             balanced,
         }
     }
@@ -101,26 +141,22 @@ impl Desk {
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut flight: Option<Flight> = None;
+        let mut flights = FuturesUnordered::<Flight>::new();
         while !*stop.borrow() {
-            if flight.is_none() {
-                flight = self.take_off();
+            while flights.len() < FLIGHTS_MAX
+                && let Some(flight) = self.take_off()
+            {
+                flights.push(flight);
             }
-            let landing = async {
-                match flight.as_mut() {
-                    Some(flight) => flight.await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                ask = self.asks.recv() => match ask {
-                    Some(ask) => self.take_in(ask),
-                    None => return,
-                },
-                landed = landing => {
-                    flight = None;
-                    self.land(landed);
+                ask = self.asks.recv() => {
+                    let Some(ask) = ask else { return };
+                    self.take_in(ask);
+                    while let Ok(ask) = self.asks.try_recv() {
+                        self.take_in(ask);
+                    }
                 }
+                Some(landed) = flights.next(), if !flights.is_empty() => self.land(landed),
                 _ = ticks.tick() => self.look().await,
                 _ = stop.changed() => {}
             }
@@ -128,7 +164,7 @@ impl Desk {
     }
 
     fn take_in(&mut self, ask: Ask) {
-        if let Some((_, answer)) = self.answered.get(&ask.request_id) {
+        if let Some(answer) = self.answered.by_id.get(&ask.request_id) {
             // A caller that is gone needs no answer.
             let _ = ask.reply.send(Ok(answer.clone()));
             return;
@@ -154,40 +190,46 @@ impl Desk {
             self.refuse_all(&error);
             return None;
         }
-        let mut ranks = BTreeSet::new();
-        let mut later = VecDeque::new();
+        let (mut cases, mut later) = (vec![], VecDeque::new());
+        let others = self.flying.clone();
         while let Some(case) = self.queue.pop_front() {
-            let lease = &case.ask.take.lease;
-            let rank = (lease.job.clone(), lease.generation, lease.rank);
-            match self.flying.len() < TAKES_MAX && ranks.insert(rank) {
-                true => self.flying.push(case),
-                false => later.push_back(case),
+            let rank = rank_of(&case);
+            if cases.len() == TAKES_MAX || self.flying.contains_key(&rank) {
+                later.push_back(case);
+            } else {
+                self.flying.insert(rank, (case.ask.take.epoch, case.ask.take.wants));
+                cases.push(case);
             }
         }
         self.queue = later;
-        let flying = &mut self.flying;
-        let takes = self.core.read(|state| prepare(state, flying));
+        if cases.is_empty() {
+            return None;
+        }
+        let takes = self.core.read(|state| prepare(state, &mut cases, &others));
         let core = Arc::clone(&self.core);
         let flight = async move {
-            match core.propose_own(Change::TakeGroups { takes }).await? {
-                Answer::Taken(taken) => Ok(taken),
-                _ => Err(error::lost("a take")),
-            }
+            let taken = match core.propose_own(Change::TakeGroups { takes }).await {
+                Ok(Answer::Taken(taken)) if taken.len() == cases.len() => Ok(taken),
+                Ok(_) => Err(error::lost("a take")),
+                Err(error) => Err(error),
+            };
+            Landed { cases, taken }
         };
         Some(flight.boxed())
     }
 
-    fn land(&mut self, landed: Result<Vec<Result<Taken, Refusal>>, WireError>) {
-        let flying = std::mem::take(&mut self.flying);
-        let taken = match landed {
-            Ok(taken) if taken.len() == flying.len() => taken,
-            Ok(_) => return refuse(flying, &error::lost("a take")),
-            Err(error) => return refuse(flying, &error),
+    fn land(&mut self, Landed { cases, taken }: Landed) {
+        for case in &cases {
+            self.flying.remove(&rank_of(case));
+        }
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => return refuse(cases, &error),
         };
         let core = Arc::clone(&self.core);
         let now = core.host.now();
         core.read(|state| {
-            for (case, taken) in flying.into_iter().zip(taken) {
+            for (case, taken) in cases.into_iter().zip(taken) {
                 self.land_one(state, case, taken, now);
             }
         });
@@ -233,9 +275,7 @@ impl Desk {
     }
 
     fn answer(&mut self, case: Case, answer: TakeGroupsResponse, now: Instant) {
-        if self.answered.len() < ANSWERS_MAX {
-            self.answered.insert(case.ask.request_id, (now, answer.clone()));
-        }
+        self.answered.insert(&case.ask.request_id, &answer, now);
         let _ = case.ask.reply.send(Ok(answer));
     }
 
@@ -249,7 +289,7 @@ impl Desk {
     /// Looks after those who wait: something came, or their time is over.
     async fn look(&mut self) {
         let now = self.core.host.now();
-        self.answered.retain(|_, (at, _)| now.saturating_duration_since(*at) < ANSWERS_KEPT);
+        self.answered.age(now);
         if self.waiting.is_empty() {
             return;
         }
@@ -263,7 +303,9 @@ impl Desk {
         core.read(|state| {
             for case in waiting {
                 if case.ask.reply.is_closed() {
-                } else if has_news(state, &case) {
+                    continue;
+                }
+                if has_news(state, &case) {
                     self.queue.push_back(case);
                 } else if now >= case.ask.until {
                     over.push(case);
@@ -311,13 +353,24 @@ fn refuse(cases: impl IntoIterator<Item = Case>, error: &WireError) {
     }
 }
 
+fn rank_of(case: &Case) -> RankKey {
+    let lease = &case.ask.take.lease;
+    (lease.job.clone(), lease.generation, lease.rank)
+}
+
 /// The takes of a command, with what they need to know of the state as it is now.
-fn prepare(state: &State, cases: &mut [Case]) -> Vec<Take> {
+/// - `others`: takes that are under way, and come first.
+fn prepare(state: &State, cases: &mut [Case], others: &BTreeMap<RankKey, (u64, u64)>) -> Vec<Take> {
     let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for case in cases.iter() {
         let take = &case.ask.take;
         let wanted = told.entry((take.lease.job.clone(), take.epoch)).or_default();
         *wanted = wanted.saturating_add(take.wants);
+    }
+    for ((job, _, _), (epoch, wants)) in others {
+        if let Some(wanted) = told.get_mut(&(job.clone(), *epoch)) {
+            *wanted = wanted.saturating_add(*wants);
+        }
     }
     let prepare = |case: &mut Case| {
         let (take, groups) = (&mut case.ask.take, &case.ask.groups);
@@ -341,14 +394,14 @@ fn prepare(state: &State, cases: &mut [Case]) -> Vec<Take> {
     cases.iter_mut().map(prepare).collect()
 }
 
-/// Sizes of so many groups as hold what is wanted, and one for each rank that may ask beside.
+/// Sizes of so many groups as hold what is wanted, and one for each rank of the commands under way.
 fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
     let (mut next, mut samples, mut beside) = (vec![], 0_u64, 0);
     for group in (at..groups.count()).take(SIZES_TOLD_MAX) {
         if samples >= wanted {
             beside += 1;
         }
-        if beside > TAKES_MAX {
+        if beside > TAKES_MAX * FLIGHTS_MAX {
             break;
         }
         let size = groups.samples_of(group);

@@ -430,6 +430,39 @@ pub struct TakeGroupsResponse {
     #[prost(uint64, tag = "8")]
     pub steps_before: u64,
 }
+/// What many ranks of one process take, in one message. Each is answered for itself, and none waits for something to tell.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BatchTakeGroupsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// of different ranks, at most 64; their `context` and `wait_ms` are not looked at
+    #[prost(message, repeated, tag = "2")]
+    pub takes: ::prost::alloc::vec::Vec<TakeGroupsRequest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BatchTakeGroupsResponse {
+    /// as the takes
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<batch_take_groups_response::Result>,
+}
+/// Nested message and enum types in `BatchTakeGroupsResponse`.
+pub mod batch_take_groups_response {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Result {
+        #[prost(oneof = "result::Result", tags = "1, 2")]
+        pub result: ::core::option::Option<result::Result>,
+    }
+    /// Nested message and enum types in `Result`.
+    pub mod result {
+        #[derive(Clone, PartialEq, ::prost::Oneof)]
+        pub enum Result {
+            #[prost(message, tag = "1")]
+            Taken(super::super::TakeGroupsResponse),
+            #[prost(message, tag = "2")]
+            Error(super::super::super::super::common::v1::Error),
+        }
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {
     #[prost(message, optional, tag = "1")]
@@ -1699,6 +1732,35 @@ pub mod worker_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn batch_take_groups(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BatchTakeGroupsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BatchTakeGroupsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.WorkerService/BatchTakeGroups",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.WorkerService",
+                        "BatchTakeGroups",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1801,6 +1863,13 @@ pub mod worker_service_server {
             request: tonic::Request<super::TakeGroupsRequest>,
         ) -> std::result::Result<
             tonic::Response<super::TakeGroupsResponse>,
+            tonic::Status,
+        >;
+        async fn batch_take_groups(
+            &self,
+            request: tonic::Request<super::BatchTakeGroupsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BatchTakeGroupsResponse>,
             tonic::Status,
         >;
     }
@@ -2494,6 +2563,52 @@ pub mod worker_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TakeGroupsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.WorkerService/BatchTakeGroups" => {
+                    #[allow(non_camel_case_types)]
+                    struct BatchTakeGroupsSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::BatchTakeGroupsRequest>
+                    for BatchTakeGroupsSvc<T> {
+                        type Response = super::BatchTakeGroupsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BatchTakeGroupsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::batch_take_groups(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BatchTakeGroupsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

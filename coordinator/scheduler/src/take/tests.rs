@@ -114,6 +114,21 @@ fn an_exhausted_list_is_closed_and_later_grants_begin_a_run() {
 }
 
 #[test]
+fn parts_of_a_group_go_to_a_rank_that_has_a_part_of_it() {
+    let (mut fixture, _) = two(Tail::Uneven);
+    taken(&mut fixture, 0, 0, 10);
+    taken(&mut fixture, 1, 0, 30);
+    let gives = Take { started: 24, known: 3, released: Some(25), ..take_of(&fixture, 1, 4) };
+    assert_eq!(takes(&mut fixture, vec![gives])[0].as_ref().unwrap().truncated, Some(25));
+    let session = session_of(&fixture, 0);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    let free: Vec<Piece> = fixture.current().pools[&0].returned.iter().collect();
+    assert_eq!(free, [piece(0, 0, 10), piece(3, 5, 10)]);
+    assert_eq!(taken(&mut fixture, 1, 24, 4).pieces.last(), Some(&piece(3, 5, 10)));
+    assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 0, 10)]);
+}
+
+#[test]
 fn an_epoch_ends_when_everything_is_consumed() {
     let (mut fixture, _) = two(Tail::Uneven);
     taken(&mut fixture, 0, 0, 40);

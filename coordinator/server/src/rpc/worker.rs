@@ -1,23 +1,26 @@
 //! What workers ask: sessions, jobs, ranks, chunks. Scans are next door.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Digest, EPOCH_MAX};
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
-    EndRankRequest, EndRankResponse, FailScanRequest, FailScanResponse, GetChunkRequest,
-    GetChunkResponse, HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse,
-    LatestTokenRequest, LatestTokenResponse, Lease, LeaveRequest, LeaveResponse, PutChunkRequest,
-    PutChunkResponse, RankProgress, RegisterJobRequest, RegisterJobResponse, ReportListingRequest,
-    ReportListingResponse, ReportScanRequest, ReportScanResponse, Revocation, ScanProgress,
-    StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest,
-    TakeScansResponse, heartbeat_response::Verdict,
+    BatchTakeGroupsRequest, BatchTakeGroupsResponse, EndRankRequest, EndRankResponse,
+    FailScanRequest, FailScanResponse, GetChunkRequest, GetChunkResponse, HeartbeatRequest,
+    HeartbeatResponse, JoinRequest, JoinResponse, LatestTokenRequest, LatestTokenResponse, Lease,
+    LeaveRequest, LeaveResponse, PutChunkRequest, PutChunkResponse, RankProgress,
+    RegisterJobRequest, RegisterJobResponse, ReportListingRequest, ReportListingResponse,
+    ReportScanRequest, ReportScanResponse, Revocation, ScanProgress, StartRankRequest,
+    StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
+    batch_take_groups_response, heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, STEP_MAX,
-    StartRank, State, Take,
+    StartRank, State, TAKES_MAX, Take,
 };
 use tokio::sync::oneshot;
 
@@ -62,6 +65,7 @@ service! {
         end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
         latest_token: LatestToken, Looks, LatestTokenRequest => LatestTokenResponse;
         take_groups: TakeGroups, Changes, TakeGroupsRequest => TakeGroupsResponse;
+        batch_take_groups: BatchTakeGroups, Changes, BatchTakeGroupsRequest => BatchTakeGroupsResponse;
     }
 }
 
@@ -233,7 +237,49 @@ async fn take_groups(
     caller: Caller,
     request: TakeGroupsRequest,
 ) -> Result<TakeGroupsResponse, WireError> {
-    let TakeGroupsRequest { session, lease, epoch, step, started, known, wants, released, .. } =
+    let asked = ask(&core, caller.request_id, request, &mut BTreeMap::new()).await?;
+    asked.await.unwrap_or_else(|_| Err(takes::gone()))
+}
+
+async fn batch_take_groups(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: BatchTakeGroupsRequest,
+) -> Result<BatchTakeGroupsResponse, WireError> {
+    check_len("takes", request.takes.len(), TAKES_MAX)?;
+    let (mut known, mut asked) = (BTreeMap::new(), Vec::with_capacity(request.takes.len()));
+    for take in request.takes {
+        let take = TakeGroupsRequest { wait_ms: 0, ..take };
+        asked.push(ask(&core, String::new(), take, &mut known).await);
+    }
+    let mut results = Vec::with_capacity(asked.len());
+    for asked in asked {
+        let answer = match asked {
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(takes::gone())),
+            Err(error) => Err(error),
+        };
+        let result = match answer {
+            Ok(taken) => batch_take_groups_response::result::Result::Taken(taken),
+            Err(error) => batch_take_groups_response::result::Result::Error(error.to_message()),
+        };
+        results.push(batch_take_groups_response::Result { result: Some(result) });
+    }
+    Ok(BatchTakeGroupsResponse { results })
+}
+
+/// Groups of epochs of jobs.
+type KnownGroups = BTreeMap<(String, u64), Arc<Groups>>;
+
+/// Hands a take over to whoever gathers them.
+/// - `request_id`: empty if nobody sends it again.
+/// - `known`: what earlier takes of the same message needed.
+async fn ask(
+    core: &Arc<Core>,
+    request_id: String,
+    request: TakeGroupsRequest,
+    known: &mut KnownGroups,
+) -> Result<oneshot::Receiver<Result<TakeGroupsResponse, WireError>>, WireError> {
+    let TakeGroupsRequest { session, lease, epoch, step, started, known: knows, wants, .. } =
         request;
     if epoch > EPOCH_MAX || step > STEP_MAX || request.wait_ms > TAKE_WAIT_MS_MAX {
         let message = format!(
@@ -242,25 +288,34 @@ async fn take_groups(
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
     let lease = lease_from(lease)?;
+    let of_epoch = (lease.job.clone(), epoch);
     let order = core.read(|state| {
         session_ttl(state, session)?;
         served(state, session, &lease).map_err(|refusal| error::refusal(&refusal))?;
-        Order::of(state, &lease.job)
+        if known.contains_key(&of_epoch) {
+            Ok(None)
+        } else {
+            Order::of(state, &lease.job).map(Some)
+        }
     })?;
-    let order = order.ok_or_else(|| views::no_job(&lease.job))?;
-    if !order.identity.is_dynamic() {
-        let message =
-            format!("job `{}` has mode=\"deterministic\": nobody takes groups", lease.job);
-        return Err(WireError::new(ErrorKind::Invalid, message));
+    if let Some(order) = order {
+        let order = order.ok_or_else(|| views::no_job(&lease.job))?;
+        if !order.identity.is_dynamic() {
+            let message =
+                format!("job `{}` has mode=\"deterministic\": nobody takes groups", lease.job);
+            return Err(WireError::new(ErrorKind::Invalid, message));
+        }
+        known.insert(of_epoch.clone(), groups(core, order, epoch).await?);
     }
+    let groups = Arc::clone(&known[&of_epoch]);
     let until = core.host.now() + Duration::from_millis(request.wait_ms);
-    let groups = groups(&core, order, epoch).await?;
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
-    let take = Take { lease, epoch, step, started, known, wants, released, facts };
+    let released = request.released;
+    let take = Take { lease, epoch, step, started, known: knows, wants, released, facts };
     let (reply, answer) = oneshot::channel();
-    let ask = Ask { take, groups, request_id: caller.request_id, until, reply };
+    let ask = Ask { take, groups, request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| takes::too_many())?;
-    answer.await.unwrap_or_else(|_| Err(takes::gone()))
+    Ok(answer)
 }
 
 /// A rank's progress as it came.

@@ -3,7 +3,7 @@
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{Epoch, EpochState};
-use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch};
+use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch, Tally};
 
 use super::Picture;
 use super::granted::{Granted, gone};
@@ -45,6 +45,13 @@ impl Counts {
             steps: plan.steps(),
             steps_done: steps.iter().min().copied().unwrap_or(0),
         })
+    }
+
+    /// Of a dynamic epoch that every rank has left.
+    fn of_tally(tally: Tally) -> Self {
+        let Tally { total, delivered, duplicated, dropped, steps, .. } = tally;
+        let steps = steps.unwrap_or(0);
+        Self { total, delivered, dropped, duplicated, steps, steps_done: steps }
     }
 
     /// Neither delivered nor left out.
@@ -116,9 +123,10 @@ fn sealed_epoch(
         return Ok(None);
     };
     let counts = if picture.order.identity.is_dynamic() {
-        match Granted::in_generation(picture, generation, sealed.epoch) {
-            Some(granted) => granted.counts(core)?,
-            None => return Ok(None),
+        match (Granted::in_generation(picture, generation, sealed.epoch), sealed.tally) {
+            (Some(granted), _) => granted.counts(core)?,
+            (None, Some(tally)) => Counts::of_tally(tally),
+            (None, None) => return Ok(None),
         }
     } else {
         let plan = picture.order.plan(core, &of)?;

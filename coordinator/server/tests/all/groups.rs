@@ -80,6 +80,39 @@ pub(crate) async fn take(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn takes_of_one_message_are_answered_one_by_one() {
+    use batch_take_groups_response::result::Result as Outcome;
+
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic(&mut fixture, 3).await;
+    let stale = Lease { fencing: 1, ..leases[2].clone() };
+    let of =
+        |lease| TakeGroupsRequest { context: None, wait_ms: 10_000, ..request(session, lease) };
+    let takes = vec![of(&leases[0]), of(&stale), of(&leases[1])];
+    let batch = BatchTakeGroupsRequest { context: context(), takes };
+    let begun = Instant::now();
+    let answer = fixture.worker.batch_take_groups(batch).await.unwrap().into_inner();
+    assert!(begun.elapsed() < Duration::from_secs(5), "a batch waits for nothing");
+    let mut groups = BTreeSet::new();
+    for (at, result) in answer.results.into_iter().enumerate() {
+        match result.result.unwrap() {
+            Outcome::Taken(taken) => groups.extend(taken.pieces.iter().map(|piece| piece.group)),
+            Outcome::Error(error) => {
+                let error = WireError::from_message(Some(error));
+                assert_eq!((at, error.kind), (1, ErrorKind::Fenced), "{error}");
+            }
+        }
+    }
+    assert_eq!(groups.into_iter().collect::<Vec<_>>(), [0, 1]);
+    let takes = vec![of(&leases[0]); 65];
+    let batch = BatchTakeGroupsRequest { context: context(), takes };
+    let (kind, message) = refused(fixture.worker.batch_take_groups(batch).await);
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(message.contains("at most 64"), "{message}");
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_sample_is_granted_once_and_a_lost_answer_is_repeated() {
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic(&mut fixture, 2).await;
