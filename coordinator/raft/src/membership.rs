@@ -2,6 +2,7 @@
 //! before it goes, and a number is given once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
@@ -193,6 +194,8 @@ impl<M: Machine> Node<M> {
         let to = self.successor(to)?;
         self.reachable(to).await?;
         let begun = self.inner.host.now();
+        let term = self.inner.raft.server_metrics().borrow_watched().vote.leader_id.term;
+        self.inner.handed_over.store(term, Ordering::Release);
         let triggered = self.inner.raft.trigger().transfer_leader(to).await;
         triggered.map_err(|fatal| self.stopped(&fatal))?;
         let mut metrics = self.inner.raft.server_metrics();

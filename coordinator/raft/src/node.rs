@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
+use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{
     ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError,
@@ -68,6 +69,8 @@ pub(crate) struct Inner<M: Machine> {
     pub(crate) leadership: watch::Receiver<Leadership>,
     /// Taken by whoever changes the members.
     pub(crate) changing: Arc<Mutex<()>>,
+    /// The last term in which it handed over, or tried to.
+    pub(crate) handed_over: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) tasks: Vec<AbortHandle>,
 }
@@ -235,6 +238,19 @@ impl<M: Machine> Node<M> {
                 Err(ProposeError::NotLeader { leader: None })
             }
         }
+    }
+
+    /// How long ago the newest message was sent that a majority has answered. Nobody else is elected before
+    /// that is longer than the longest election timeout. `None`: it does not lead, nobody answered yet, or
+    /// it hands over, and its successor waits for no timeout.
+    pub fn heard_majority(&self) -> Option<Duration> {
+        let metrics = self.inner.raft.metrics();
+        let (acked, term) = {
+            let metrics = metrics.borrow_watched();
+            (metrics.last_quorum_acked, metrics.current_term)
+        };
+        let hands_over = self.inner.handed_over.load(Ordering::Acquire) == term;
+        acked.filter(|_| !hands_over).map(|sent| sent.elapsed())
     }
 
     /// Who leads, as this node sees it; changes as soon as it sees another.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
@@ -115,6 +115,7 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
         cluster_id: cluster.to_string(),
         leadership,
         changing,
+        handed_over: AtomicU64::new(0),
         closing: AtomicBool::new(false),
         tasks,
     };

@@ -217,9 +217,12 @@ impl Core {
     }
 
     /// Begins to answer as the leader of a term, once all that was acknowledged before is applied: a
-    /// worker must not be told that its session is gone only because it is not read yet.
+    /// worker must not be told that its session is gone only because it is not read yet. What this node
+    /// proposed in an earlier office of the same term is decided then, too.
     pub(crate) async fn take_office(&self, term: u64) {
+        let last = self.node.status().last;
         match self.node.linearize().await {
+            Ok(()) if self.node.status().applied < last => {}
             Ok(()) if self.leadership().term == term => {
                 self.ready_term.store(term, Ordering::Release);
                 tracing::info!(term, "this node leads");
@@ -255,6 +258,18 @@ impl Core {
             (heard + usize::from(hears), all + 1)
         });
         all > 1 && heard * 2 <= all
+    }
+
+    /// Proves that nobody else leads yet. Mostly a majority was heard of so lately that none can.
+    ///
+    /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does not.
+    pub(crate) async fn prove_lead(&self) -> Result<(), WireError> {
+        let most = Duration::from_millis(self.options.election_max_ms);
+        if self.node.heard_majority().is_some_and(|age| age < most) || self.is_confirmed().await {
+            return Ok(());
+        }
+        let message = "this node leads but hears of no majority; try again, best at another node";
+        Err(WireError::new(ErrorKind::Retry, message))
     }
 
     /// Whether a majority confirms soon that this node leads: what it remembers of them may be old only

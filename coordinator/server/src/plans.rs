@@ -1,14 +1,16 @@
 //! Plans of epochs for those who look: the lines behind them are dear and kept, a few of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     ContentDigest, Digest, EpochPlan, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle,
 };
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::State;
-use tokio::sync::Semaphore;
+use shardfeed_scheduler::{Job, State};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
 
 use crate::copies;
 use crate::core::Core;
@@ -19,6 +21,9 @@ const LINES_MAX: usize = 4;
 
 /// Epochs of dynamic jobs whose groups are in memory, at most: a few jobs, each in two epochs.
 const GROUPS_MAX: usize = 8;
+
+/// How often it looks whether groups are missing that are granted soon.
+const READY_EVERY: Duration = Duration::from_millis(500);
 
 /// Plans that are computed at a time, at most, so that looking leaves a core for working.
 const COMPUTING_MAX: usize = 2;
@@ -111,6 +116,11 @@ impl Plans {
         Some(known)
     }
 
+    fn has_groups(&self, shuffle: &Shuffle, epoch: u64) -> bool {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().any(|known| known.epoch() == epoch && known.shuffle() == shuffle)
+    }
+
     fn keep_groups(&self, fresh: Groups) -> Arc<Groups> {
         let fresh = Arc::new(fresh);
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,6 +143,34 @@ pub(crate) async fn groups(
     }
     let chunks = order.chunks.clone();
     computing(core, &chunks, move |core| order.groups(core, epoch)).await
+}
+
+/// Keeps the groups in memory that are granted now and next, on every node: whoever is elected grants
+/// at once. Runs until `stop` is told.
+pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(READY_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !*stop.borrow() {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stop.changed() => break,
+        }
+        let granting: Vec<(String, u64)> = core.read(|state| {
+            let last = |job: &Job| Some(*job.current()?.pools.last_key_value()?.0);
+            let granting = state.jobs().filter_map(|job| Some((job.name.clone(), last(job)?)));
+            granting.take(GROUPS_MAX / 2).collect()
+        });
+        for (job, last) in granting {
+            let Ok(Some(order)) = core.read(|state| Order::of(state, &job)) else { continue };
+            for epoch in [last, last.saturating_add(1)] {
+                if !core.plans.has_groups(&order.identity.shuffle, epoch)
+                    && let Err(error) = groups(&core, order.clone(), epoch).await
+                {
+                    tracing::debug!(job, epoch, %error, "groups are not ready for a take yet");
+                }
+            }
+        }
+    }
 }
 
 impl Order {

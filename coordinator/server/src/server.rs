@@ -29,6 +29,7 @@ use crate::keeper::Keeper;
 use crate::links::PEER_MESSAGE_BYTES_MAX;
 use crate::machine::Scheduler;
 use crate::net::{Place, Port};
+use crate::plans;
 use crate::rpc::{Admin, CALL_TIME_MAX, MESSAGE_BYTES_MAX, PeerCalls, Workers};
 use crate::takes::{self, Asks, Desk};
 use crate::timers::Timers;
@@ -204,6 +205,7 @@ async fn come_in(
     timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped()));
     timers.spawn(copies::keep(Arc::clone(&core), stopped()));
+    timers.spawn(plans::keep_groups_ready(Arc::clone(&core), stopped()));
     bootstrap::arrive(front, &core).await?;
     Ok(core)
 }

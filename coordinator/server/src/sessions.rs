@@ -21,12 +21,20 @@ struct Renewal {
     deadline: Instant,
     /// Last heartbeat that reached this leader.
     seen: Option<Instant>,
+    /// That it ends was proposed: from then on no heartbeat can promise that it lives.
+    is_ending: bool,
 }
 
 impl Sessions {
     /// A session began or sent a heartbeat; it lives on for a full `ttl`.
-    pub(crate) fn renew(&mut self, session: SessionId, ttl: Duration, now: Instant) {
-        self.live.insert(session, Renewal { deadline: now + ttl, seen: Some(now) });
+    /// - Returns whether it does: not if its end was proposed.
+    pub(crate) fn renew(&mut self, session: SessionId, ttl: Duration, now: Instant) -> bool {
+        if self.live.get(&session).is_some_and(|renewal| renewal.is_ending) {
+            return false;
+        }
+        let renewal = Renewal { deadline: now + ttl, seen: Some(now), is_ending: false };
+        self.live.insert(session, renewal);
+        true
     }
 
     /// Follows the state: sessions that ended are forgotten, those that this leader has not heard of
@@ -35,7 +43,7 @@ impl Sessions {
     pub(crate) fn follow(&mut self, live: &BTreeMap<SessionId, Duration>, now: Instant) {
         self.live.retain(|session, _| live.contains_key(session));
         for (session, ttl) in live {
-            let fresh = || Renewal { deadline: now + *ttl, seen: None };
+            let fresh = || Renewal { deadline: now + *ttl, seen: None, is_ending: false };
             self.live.entry(*session).or_insert_with(fresh);
         }
     }
@@ -45,10 +53,14 @@ impl Sessions {
         self.live.values_mut().for_each(|renewal| renewal.deadline += by);
     }
 
-    /// Sessions that were not renewed in time, at most [`EXPIRE_BATCH_MAX`].
-    pub(crate) fn expired(&self, now: Instant) -> Vec<SessionId> {
-        let late = self.live.iter().filter(|(_, renewal)| renewal.deadline <= now);
-        late.map(|(session, _)| *session).take(EXPIRE_BATCH_MAX).collect()
+    /// Sessions that were not renewed in time, at most [`EXPIRE_BATCH_MAX`]: their end is proposed now.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<SessionId> {
+        let late = self.live.iter_mut().filter(|(_, renewal)| renewal.deadline <= now);
+        let late = late.take(EXPIRE_BATCH_MAX).map(|(session, renewal)| {
+            renewal.is_ending = true;
+            *session
+        });
+        late.collect()
     }
 
     /// When this leader heard of a session last.
@@ -67,13 +79,27 @@ mod tests {
         let mut sessions = Sessions::default();
         sessions.follow(&BTreeMap::from([(1, ttl), (2, ttl)]), start);
         assert_eq!(sessions.seen(1), None);
-        sessions.renew(1, ttl, start + ttl / 2);
-        assert_eq!(sessions.expired(start + ttl), [2]);
-        assert_eq!(sessions.expired(start + 2 * ttl), [1, 2]);
+        assert!(sessions.renew(1, ttl, start + ttl / 2));
+        assert_eq!(sessions.expire(start + ttl), [2]);
+        assert_eq!(sessions.expire(start + 2 * ttl), [1, 2]);
         // A follow does not renew.
         sessions.follow(&BTreeMap::from([(2, ttl)]), start + ttl);
-        assert_eq!(sessions.expired(start + ttl), [2]);
+        assert_eq!(sessions.expire(start + ttl), [2]);
         assert_eq!(sessions.seen(1), None);
+    }
+
+    #[test]
+    fn no_heartbeat_is_good_for_a_session_whose_end_was_proposed() {
+        let (start, ttl) = (Instant::now(), Duration::from_secs(10));
+        let mut sessions = Sessions::default();
+        sessions.renew(1, ttl, start);
+        sessions.renew(2, ttl, start + ttl / 2);
+        assert_eq!(sessions.expire(start + ttl), [1]);
+        assert!(!sessions.renew(1, ttl, start + ttl));
+        assert!(sessions.renew(2, ttl, start + ttl));
+        // Until it is known what came of that.
+        sessions.follow(&BTreeMap::from([(2, ttl)]), start + ttl);
+        assert!(sessions.renew(1, ttl, start + ttl));
     }
 
     #[test]
@@ -82,15 +108,15 @@ mod tests {
         let mut sessions = Sessions::default();
         sessions.renew(1, ttl, start);
         sessions.postpone(5 * ttl);
-        assert!(sessions.expired(start + 5 * ttl).is_empty());
-        assert_eq!(sessions.expired(start + 6 * ttl), [1]);
+        assert!(sessions.expire(start + 5 * ttl).is_empty());
+        assert_eq!(sessions.expire(start + 6 * ttl), [1]);
     }
 
     #[test]
     fn a_batch_is_bounded() {
         let (start, ttl) = (Instant::now(), Duration::from_secs(1));
         let mut sessions = Sessions::default();
-        (0..1000).for_each(|session| sessions.renew(session, ttl, start));
-        assert_eq!(sessions.expired(start + ttl).len(), EXPIRE_BATCH_MAX);
+        assert!((0..1000).all(|session| sessions.renew(session, ttl, start)));
+        assert_eq!(sessions.expire(start + ttl).len(), EXPIRE_BATCH_MAX);
     }
 }

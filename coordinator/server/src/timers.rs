@@ -1,5 +1,5 @@
-//! What the leader does by the clock: ends silent sessions, writes cursors down. One loop that never
-//! waits for anything but the log.
+//! What the leader does by the clock: sees whether it still leads, ends silent sessions, writes cursors
+//! down. Two loops, so that a log that is stuck does not keep it from seeing that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,10 @@ const TICK_MAX: Duration = Duration::from_millis(200);
 /// How often cursors are written down.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
+/// So many of the longest election timeouts the end of sessions may take to be written down. Without a
+/// majority it is never known to be, and then this node answers nobody until it is.
+const EXPIRE_ELECTIONS: u64 = 2;
+
 /// How long the last cursors may take to be written down.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -24,19 +28,26 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Timers {
     core: Arc<Core>,
-    reported: Instant,
     /// When it last looked as the leader; `None` while it does not lead.
     looked: Option<Instant>,
 }
 
 impl Timers {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        let reported = core.host.now();
-        Self { core, reported, looked: None }
+        Self { core, looked: None }
     }
 
     /// Runs until `stop` is told, then writes the last cursors down.
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+    pub(crate) async fn run(mut self, stop: watch::Receiver<bool>) {
+        let core = Arc::clone(&self.core);
+        tokio::join!(self.look(stop.clone()), write_cursors(&core, stop));
+        // Without a majority there is nobody to write them down with.
+        if self.core.available().is_ok() {
+            let _ = timeout(LAST_WORDS, self.core.write_cursors()).await;
+        }
+    }
+
+    async fn look(&mut self, mut stop: watch::Receiver<bool>) {
         let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
         let mut ticks = tokio::time::interval((ttl / 10).min(TICK_MAX));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -45,10 +56,6 @@ impl Timers {
                 _ = ticks.tick() => self.tick().await,
                 _ = stop.changed() => break,
             }
-        }
-        // Without a majority there is nobody to write them down with.
-        if self.core.available().is_ok() {
-            let _ = timeout(LAST_WORDS, self.core.write_cursors()).await;
         }
     }
 
@@ -73,10 +80,6 @@ impl Timers {
             live.follow(state, now);
         });
         self.expire(now).await;
-        if now.duration_since(self.reported) >= REPORT_EVERY {
-            self.reported = now;
-            self.core.write_cursors().await;
-        }
     }
 
     /// Time in which this process did not run (stopped, starved, suspended) does not count against
@@ -89,18 +92,39 @@ impl Timers {
         }
     }
 
-    async fn expire(&self, now: Instant) {
-        let sessions = self.core.live().sessions.expired(now);
+    async fn expire(&mut self, now: Instant) {
+        let sessions = self.core.live().sessions.expire(now);
         if sessions.is_empty() {
             return;
         }
         let count = sessions.len() as u64;
         tracing::warn!(?sessions, "sessions ended in silence");
-        match self.core.propose_own(Change::ExpireSessions { sessions }).await {
-            Ok(_) => {
+        let wait = Duration::from_millis(self.core.options.election_max_ms * EXPIRE_ELECTIONS);
+        match timeout(wait, self.core.propose_own(Change::ExpireSessions { sessions })).await {
+            Ok(Ok(_)) => {
                 self.core.metrics.sessions_expired.inc_by(count);
+                // The wait for the log is not time in which nobody listened.
+                self.looked = Some(self.core.host.now());
+                return;
             }
-            Err(error) => tracing::warn!(%error, "cannot end sessions"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot end sessions"),
+            Err(_) => tracing::warn!(count, "the end of sessions is not written down in time"),
+        }
+        // They may end yet: until that is known, nobody is answered.
+        self.core.leave_office();
+        self.looked = None;
+    }
+}
+
+async fn write_cursors(core: &Core, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(REPORT_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !*stop.borrow() {
+        tokio::select! {
+            _ = ticks.tick() => if core.available().is_ok() {
+                core.write_cursors().await;
+            },
+            _ = stop.changed() => break,
         }
     }
 }

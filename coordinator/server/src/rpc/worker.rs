@@ -101,6 +101,7 @@ async fn heartbeat(
     let HeartbeatRequest { session, ranks, mut scans, .. } = request;
     check_len("ranks", ranks.len(), HEARTBEAT_ENTRIES_MAX)?;
     check_len("scans", scans.len(), HEARTBEAT_ENTRIES_MAX)?;
+    core.prove_lead().await?;
     let mut verdicts = Vec::new();
     let mut reports = Vec::with_capacity(ranks.len());
     let mut revocations = Vec::new();
@@ -128,7 +129,10 @@ async fn heartbeat(
     let (ttl, has_scans, draining) = heard?;
     let now = core.host.now();
     let mut live = core.live();
-    live.sessions.renew(session, ttl, now);
+    if !live.sessions.renew(session, ttl, now) {
+        let message = format!("session {session} was silent and is being ended; ask again");
+        return Err(WireError::new(ErrorKind::Retry, message));
+    }
     for (report, rows) in reports {
         live.progress.rank(report, rows, now);
     }

@@ -85,7 +85,7 @@ impl Picture {
             order,
             generation,
             earlier,
-            sealed: job.sealed.iter().cloned().collect(),
+            sealed: job.sealed.iter().copied().collect(),
             workers,
             live: BTreeMap::new(),
             rate: None,

@@ -178,3 +178,39 @@ async fn a_leader_that_is_cut_off_answers_nothing_that_may_be_outdated() {
     .await;
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_heartbeat_is_answered_by_a_leader_once_another_one_answers() {
+    let cluster = Cluster::start(3).await;
+    let old = cluster.leader().await;
+    let (mut worker, _) = cluster.clients(old).await;
+    let session = join(&mut worker, "w0").await.session;
+    cluster.cut(old);
+    let others = [1, 2, 3].into_iter().filter(|node| *node != old);
+    let mut next = vec![];
+    for node in others {
+        next.push(cluster.clients(node).await.0);
+    }
+    // The moment at which the last heartbeat was answered here, and that of the first one there.
+    let here = async {
+        let mut last = Instant::now();
+        while let Ok(Ok(_)) =
+            tokio::time::timeout(Duration::from_secs(9), beat(&mut worker, session, vec![])).await
+        {
+            last = Instant::now();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        last
+    };
+    let there = eventually("another one answers", || async {
+        for worker in &next {
+            if beat(&mut worker.clone(), session, vec![]).await.is_ok() {
+                return Some(Instant::now());
+            }
+        }
+        None
+    });
+    let (here, there) = tokio::join!(here, there);
+    assert!(here < there, "{:?} too long", here - there);
+    cluster.stop().await;
+}
