@@ -93,6 +93,7 @@ pub struct Nemesis {
     applied: BTreeMap<Link, Cut>,
     next_ms: u64,
     next_spare: usize,
+    founders: usize,
     /// Nodes that were told to go, and what their errand was.
     leaving: Option<(usize, usize)>,
     /// Nodes that are members, as far as is known.
@@ -119,6 +120,7 @@ impl Nemesis {
             applied: BTreeMap::new(),
             next_ms: 0,
             next_spare: founders,
+            founders,
             leaving: None,
             members: (0..founders).collect(),
             fired: BTreeMap::new(),
@@ -420,6 +422,12 @@ impl Nemesis {
             return None;
         }
         let (leaves, comes) = (*self.dice.one(&self.members)?, self.next_spare);
+        // Processes that start know the founders' addresses: one of them stays, as people would see to.
+        let is_founder = |index: &usize| *index < self.founders;
+        let founders = self.members.iter().copied().filter(is_founder);
+        if founders.eq([leaves]) {
+            return None;
+        }
         self.next_spare += 1;
         self.leaving = Some((leaves, comes));
         let node = Rc::clone(&self.nodes[comes]);
