@@ -142,6 +142,7 @@ def moves(cluster: Cluster, times: int) -> None:
         cluster.command("cluster", "transfer-leader")
         took.append(round((time.monotonic() - begun) * 1e3))
         cluster.until_led(otherwise_than_by=leader)
+        time.sleep(0.5)
         gaps.append(max([*watch.gaps_ms, 0]))
     watch.close()
     print(f"  {gaps}")
@@ -149,11 +150,12 @@ def moves(cluster: Cluster, times: int) -> None:
     quantiles("the command", took)
 
 
-def heartbeats(cluster: Cluster) -> None:
+def heartbeats(cluster: Cluster, files: int) -> None:
     found: dict[str, Any] = {}
+    words = ["--clients", WORKERS, "--seconds", HEARTBEAT_S, "--files", files]
 
     def beat() -> None:
-        found.update(load(cluster, "heartbeats", "--clients", WORKERS, "--seconds", HEARTBEAT_S))
+        found.update(load(cluster, "heartbeats", *words))
 
     begun = threading.Thread(target=beat)
     begun.start()
@@ -171,6 +173,14 @@ def heartbeats(cluster: Cluster) -> None:
         f"heartbeats: {found['per_s']:,.0f}/s of {WORKERS:,} workers with a rank each; the leader used "
         f"{cores:.2f} cores (max {max(beats):.2f} in a second) and {resident_mb(leader):.0f} MB"
     )
+    for node in cluster.nodes.values():
+        node.kill()
+    time.sleep(0.5)
+    started = time.monotonic()
+    cluster.start_nodes()
+    print(f"all three killed; started again, ready after {time.monotonic() - started:.2f} s")
+    sizes = [sum(f.stat().st_size for f in n.data.rglob("*")) for n in cluster.nodes.values()]
+    print(f"{files:,} files, {WORKERS:,} ranks: {max(sizes) / 1e6:.0f} MB on disk")
 
 
 def main() -> None:
@@ -182,6 +192,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--ranks", type=int, default=4096)
     parser.add_argument("--files", type=int, default=400_000)
+    parser.add_argument("--heartbeat-files", type=int, default=1_000_000)
     parser.add_argument("--beside", default="", metavar="COMMAND")
     args = parser.parse_args()
     for kind in args.only.split(","):
@@ -204,7 +215,7 @@ def main() -> None:
                 }
                 by_turns(cluster, args.rounds, named, args.beside)
             elif kind == "heartbeats":
-                heartbeats(cluster)
+                heartbeats(cluster, args.heartbeat_files)
             elif kind == "kills":
                 kills(cluster, args.kills)
             else:

@@ -13,10 +13,19 @@ const CONNECTIONS: usize = 64;
 /// Joins and starts at a time.
 const AT_ONCE: usize = 256;
 const ROUNDS: u64 = 4;
+/// Epochs by which all ranks move on from one heartbeat to the next: history comes to be.
+const EPOCHS: u64 = 4;
 
-pub(crate) async fn measure(addresses: &[&str], workers: usize, every: Duration) -> Value {
+/// - `files`: of the job's dataset.
+pub(crate) async fn measure(
+    addresses: &[&str],
+    workers: usize,
+    every: Duration,
+    files: u64,
+) -> Value {
     let mut clients = connections(addresses, CONNECTIONS).await;
-    let job = paper::job(addresses, &mut clients[0], JOB, Files::few()).await;
+    let files = Files { count: files, ..Files::few() };
+    let job = paper::job(addresses, &mut clients[0], JOB, files).await;
     let set_up = Instant::now();
     let mut ranks = Vec::new();
     for first in (0..workers).step_by(AT_ONCE) {
@@ -54,9 +63,9 @@ pub(crate) async fn measure(addresses: &[&str], workers: usize, every: Duration)
                 for round in 0..ROUNDS {
                     let phase = round as f64 + worker as f64 / workers as f64;
                     tokio::time::sleep_until((began + every.mul_f64(phase)).into()).await;
-                    let (lease, step) = (Some(lease.clone()), round);
+                    let (lease, epoch) = (Some(lease.clone()), round * EPOCHS);
                     let reading = vec![worker as u32 % 5];
-                    let progress = RankProgress { lease, epoch: 0, step, ready: 3, reading };
+                    let progress = RankProgress { lease, epoch, step: 1, ready: 3, reading };
                     let heartbeat = HeartbeatRequest {
                         context: context(),
                         session,
@@ -77,7 +86,7 @@ pub(crate) async fn measure(addresses: &[&str], workers: usize, every: Duration)
     let seconds = began.elapsed().as_secs_f64();
     let calls = ROUNDS * workers as u64;
     json!({
-        "op": "heartbeats", "workers": workers, "per_s": calls as f64 / seconds, "good": good,
+        "op": "heartbeats", "workers": workers, "files": files.count, "per_s": calls as f64 / seconds, "good": good,
         "calls": calls, "seconds": seconds, "set_up_s": set_up,
     })
 }

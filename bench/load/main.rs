@@ -42,7 +42,7 @@ async fn main() {
             let files = option("--files", 200_000);
             grants::measure(&addresses, clients, time, (batch, ranks, files)).await
         }
-        "heartbeats" => heartbeats::measure(&addresses, clients, time).await,
+        "heartbeats" => heartbeats::measure(&addresses, clients, time, option("--files", 5)).await,
         other => panic!("{other} is none of proposals, grants, heartbeats, watch"),
     };
     println!("{found}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use shardfeed_plan::Mode;
 use shardfeed_proto::coordinator::v1::{HeartbeatRequest, TakeGroupsRequest};
+use shardfeed_proto::{ErrorKind, WireError};
 use tokio::time::timeout;
 
 use crate::calls::{Clients, connections, context, join, try_leader};
@@ -60,7 +61,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
                     say(&format!("gap {}", gap.as_millis()));
                 }
             }
-            Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
+            Ok(Err(status)) if WireError::from_status(&status).kind == ErrorKind::Fenced => {
                 panic!("the rank is fenced: {status}");
             }
             _ => client = again(addresses).await,
