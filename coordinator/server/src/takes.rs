@@ -72,6 +72,9 @@ struct Case {
 /// A rank of a generation of a job.
 type RankKey = (String, u64, u64);
 
+/// Samples that are wanted, by job and epoch.
+type Wanted = Vec<(String, u64, u64)>;
+
 /// A command under way.
 type Flight = BoxFuture<'static, Landed>;
 
@@ -182,7 +185,6 @@ impl Desk {
 
     /// The next command, if there is one: takes of different ranks.
     fn take_off(&mut self) -> Option<Flight> {
-        self.queue.retain(|case| !case.ask.reply.is_closed());
         if self.queue.is_empty() {
             return None;
         }
@@ -190,18 +192,26 @@ impl Desk {
             self.refuse_all(&error);
             return None;
         }
-        let (mut cases, mut later) = (vec![], VecDeque::new());
-        let others = self.flying.clone();
-        while let Some(case) = self.queue.pop_front() {
+        let (mut cases, mut blocked) = (vec![], vec![]);
+        let others = self.under_way();
+        while cases.len() < TAKES_MAX
+            && let Some(case) = self.queue.pop_front()
+        {
+            // Who asked is gone.
+            if case.ask.reply.is_closed() {
+                continue;
+            }
             let rank = rank_of(&case);
-            if cases.len() == TAKES_MAX || self.flying.contains_key(&rank) {
-                later.push_back(case);
+            if self.flying.contains_key(&rank) {
+                blocked.push(case);
             } else {
                 self.flying.insert(rank, (case.ask.take.epoch, case.ask.take.wants));
                 cases.push(case);
             }
         }
-        self.queue = later;
+        for case in blocked.into_iter().rev() {
+            self.queue.push_front(case);
+        }
         if cases.is_empty() {
             return None;
         }
@@ -216,6 +226,18 @@ impl Desk {
             Landed { cases, taken }
         };
         Some(flight.boxed())
+    }
+
+    /// What the takes under way want, by job and epoch.
+    fn under_way(&self) -> Wanted {
+        let mut wanted = Wanted::new();
+        for ((job, _, _), (epoch, wants)) in &self.flying {
+            match wanted.iter_mut().find(|(of, at, _)| of == job && at == epoch) {
+                Some((_, _, all)) => *all = all.saturating_add(*wants),
+                None => wanted.push((job.clone(), *epoch, *wants)),
+            }
+        }
+        wanted
     }
 
     fn land(&mut self, Landed { cases, taken }: Landed) {
@@ -360,14 +382,14 @@ fn rank_of(case: &Case) -> RankKey {
 
 /// The takes of a command, with what they need to know of the state as it is now.
 /// - `others`: takes that are under way, and come first.
-fn prepare(state: &State, cases: &mut [Case], others: &BTreeMap<RankKey, (u64, u64)>) -> Vec<Take> {
+fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
     let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for case in cases.iter() {
         let take = &case.ask.take;
         let wanted = told.entry((take.lease.job.clone(), take.epoch)).or_default();
         *wanted = wanted.saturating_add(take.wants);
     }
-    for ((job, _, _), (epoch, wants)) in others {
+    for (job, epoch, wants) in others {
         if let Some(wanted) = told.get_mut(&(job.clone(), *epoch)) {
             *wanted = wanted.saturating_add(*wants);
         }
