@@ -62,7 +62,7 @@ bench: build
 	$(VENV)/bin/python bench/in_cluster.py
 
 # Only this build lets tokio take its randomness from a seed; it never meets the others.
-CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO)
+CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO) --config chaos/build.toml
 SEEDS ?= 100
 START ?= 0
 

@@ -30,6 +30,6 @@ done
 done
 rm -rf "$fresh"
 cd "$copy"
-RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR="$target" "${CARGO:-cargo}" build --quiet --locked -p shardfeed-chaos >&2
+RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR="$target" "${CARGO:-cargo}" --config chaos/build.toml build --quiet --locked -p shardfeed-chaos >&2
 cp "$target/debug/shardfeed-chaos" "$target/patched"
 echo "$target/patched"
