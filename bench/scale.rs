@@ -172,10 +172,19 @@ fn measure(ranks: u64, shards: u64) {
 }
 
 fn main() {
-    for ranks in [10, 100, 1_000, 10_000] {
-        for shards in [1_000, 10_000, 100_000, 1_000_000] {
+    let words: Vec<String> = std::env::args().collect();
+    if let [_, one, ranks, shards] = words.as_slice()
+        && one == "--one"
+    {
+        return measure(ranks.parse().unwrap(), shards.parse().unwrap());
+    }
+    for ranks in [10_u64, 100, 1_000, 10_000] {
+        for shards in [1_000_u64, 10_000, 100_000, 1_000_000] {
             if shards / INTERLEAVE >= ranks {
-                measure(ranks, shards);
+                // In a process of its own, whose memory holds nothing else.
+                let mut one = std::process::Command::new(std::env::current_exe().unwrap());
+                let sizes = [ranks.to_string(), shards.to_string()];
+                assert!(one.arg("--one").args(sizes).status().unwrap().success());
             }
         }
     }
