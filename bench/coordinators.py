@@ -1,6 +1,6 @@
 """What three coordinators on this host do: durable entries, grants, heartbeats, deaths of leaders.
 
-    .venv/bin/python bench/coordinators.py [--only proposals,grants,heartbeats,kills,moves]
+    .venv/bin/python bench/coordinators.py [--only proposals,grants,heartbeats,kills,moves,lost]
         [--seconds 4] [--rounds 3] [--kills 50] [--beside "COMMAND"]
 
 `--beside` is a command that loads another replicated store with as many clients for as long, and
@@ -32,6 +32,8 @@ TIMERS = "peer-heartbeat-ms = 100\nelection-min-ms = 300\nelection-max-ms = 600\
 CLIENTS = 64
 WORKERS = 10_000
 HEARTBEAT_S = 5
+#: How long a session lives whose worker is lost.
+LOST_TTL_MS = 10_000
 
 
 def load(cluster: Cluster, *words: object) -> Any:
@@ -183,9 +185,14 @@ def heartbeats(cluster: Cluster, files: int) -> None:
     print(f"{files:,} files, {WORKERS:,} ranks: {max(sizes) / 1e6:.0f} MB on disk")
 
 
+def lost(cluster: Cluster, times: int) -> None:
+    waits = [load(cluster, "lost")["ms"] for _ in range(times)]
+    quantiles(f"worker lost (sessions live {LOST_TTL_MS} ms), its share granted to another", waits)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kinds = ["proposals", "grants", "heartbeats", "kills", "moves"]
+    kinds = ["proposals", "grants", "heartbeats", "kills", "moves", "lost"]
     parser.add_argument("--only", default=",".join(kinds))
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
@@ -197,7 +204,8 @@ def main() -> None:
     args = parser.parse_args()
     for kind in args.only.split(","):
         config = TIMERS
-        config += "session-ttl-ms = 30000\nheartbeat-ms = 5000\n"
+        times = (LOST_TTL_MS, 1000) if kind == "lost" else (30_000, 5000)
+        config += "session-ttl-ms = {}\nheartbeat-ms = {}\n".format(*times)
         with (
             tempfile.TemporaryDirectory(prefix="shardfeed-bench-") as folder,
             Cluster(Path(folder), 3, 0, config) as cluster,
@@ -218,6 +226,8 @@ def main() -> None:
                 heartbeats(cluster, args.heartbeat_files)
             elif kind == "kills":
                 kills(cluster, args.kills)
+            elif kind == "lost":
+                lost(cluster, args.rounds)
             else:
                 moves(cluster, args.kills)
 

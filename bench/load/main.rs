@@ -1,11 +1,12 @@
 //! Closed-loop clients of coordinators, for bench/coordinators.py:
-//! `load ADDRESS[,ADDRESS...] proposals|grants|heartbeats|watch [--clients N] [--seconds S] [--batch B]
+//! `load ADDRESS[,ADDRESS...] proposals|grants|heartbeats|watch|lost [--clients N] [--seconds S] [--batch B]
 //! [--ranks R] [--files F]`.
 //!
 //! - `proposals`: each client registers a job that exists, under a new request id: one durable entry.
 //! - `grants`: each request takes one group of files for each of B ranks of a dynamic job, whose
 //!   dataset has F files on paper; a grant is answered when a majority has it on disk.
 //! - `heartbeats`: N workers with a rank each, all heard once in S seconds.
+//! - `lost`: a worker that has all groups of a job falls silent; how long until another rank has some.
 //! - `watch`: one rank takes group after group, and says whenever it had to wait, until its standard
 //!   input ends.
 //!
@@ -15,6 +16,7 @@
 mod calls;
 mod grants;
 mod heartbeats;
+mod lost;
 mod paper;
 mod proposals;
 mod watch;
@@ -43,7 +45,8 @@ async fn main() {
             grants::measure(&addresses, clients, time, (batch, ranks, files)).await
         }
         "heartbeats" => heartbeats::measure(&addresses, clients, time, option("--files", 5)).await,
-        other => panic!("{other} is none of proposals, grants, heartbeats, watch"),
+        "lost" => lost::measure(&addresses).await,
+        other => panic!("{other} is none of proposals, grants, heartbeats, watch, lost"),
     };
     println!("{found}");
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use shardfeed_host::{Disk, blocking};
+use shardfeed_proto::PEER_PROTOCOL;
 use shardfeed_proto::coordinator::v1::IntroduceResponse;
 use shardfeed_raft::Start;
 use tokio::time::{Instant, sleep};
@@ -15,7 +16,7 @@ use uuid::Uuid;
 
 use crate::core::Core;
 use crate::error::StartError;
-use crate::front::{Front, PEER_PROTOCOL};
+use crate::front::Front;
 
 /// How often the others are asked.
 const ASK_EVERY: Duration = Duration::from_millis(250);

@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use shardfeed_host::Host;
 use shardfeed_proto::coordinator::v1::{IntroduceRequest, IntroduceResponse};
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 
 use crate::config::CoordinatorOptions;
 use crate::core::Core;
 use crate::links::Links;
 use crate::metrics::Metrics;
-
-/// Version of what coordinators say to each other before they exchange messages of the log.
-pub(crate) const PEER_PROTOCOL: u32 = 1;
 
 /// See the module.
 pub(crate) struct Front {

@@ -8,7 +8,7 @@ use shardfeed_proto::coordinator::v1::{
     ExchangeRequest, ExchangeResponse, IntroduceRequest, IntroduceResponse, PullChunkRequest,
     PullChunkResponse, PushChunkRequest, PushChunkResponse,
 };
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use tonic::{Request, Response, Status};
 
 use super::outcome_of;
@@ -16,7 +16,7 @@ use super::worker::digest;
 use crate::chunks::ChunkStoreError;
 use crate::core::{Core, blocking};
 use crate::error;
-use crate::front::{Front, PEER_PROTOCOL};
+use crate::front::Front;
 use crate::links::wire_error;
 use crate::metrics::{Outcome, Rpc};
 
