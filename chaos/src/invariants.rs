@@ -11,9 +11,6 @@ use crate::breach::Breaches;
 use crate::oracle::Oracle;
 use crate::world::node::{Node, TTL_MS};
 
-/// A leader's command may be seen so long after it answered last, ms.
-const COMMAND_MS: u64 = 3_000;
-
 /// How far moments are known, ms.
 const SLACK_MS: u64 = 40;
 
@@ -59,6 +56,8 @@ struct RankSeen {
     cursor: (u64, u64),
     /// The newest lease that was seen.
     fencing: u64,
+    /// The lease that it has; 0: none.
+    lease: u64,
     superseded: bool,
 }
 
@@ -192,8 +191,11 @@ impl Invariants {
             return;
         };
         self.expired = session;
+        // Whoever proposed it led for a whole ttl by then. What a leader left behind is decided before the
+        // next one answers.
         let in_time = |(since, until): &(u64, u64)| {
-            until + COMMAND_MS >= now_ms && since + TTL_MS <= now_ms + SLACK_MS
+            let mut later = self.offices.values().filter(|(other, _)| other > since);
+            since + TTL_MS <= until + SLACK_MS && later.all(|(other, _)| other + SLACK_MS >= now_ms)
         };
         self.breaches.check(self.offices.values().any(in_time), "I10", || {
             format!("session {session} expired although nobody led for a whole ttl")
@@ -212,7 +214,8 @@ impl Invariants {
                         let cursor = (known.cursor.epoch, known.cursor.step);
                         let fencing = known.lease.as_ref().map_or(0, |lease| lease.fencing);
                         let superseded = generation.superseded_by.is_some();
-                        seen.push((key, RankSeen { cursor, fencing, superseded }));
+                        let lease = fencing;
+                        seen.push((key, RankSeen { cursor, fencing, lease, superseded }));
                     }
                 }
             }
@@ -221,6 +224,11 @@ impl Invariants {
         for (key, mut now) in seen {
             if let Some(before) = self.ranks.get(&key) {
                 now.fencing = now.fencing.max(before.fencing);
+                if before.lease != 0 && before.lease != now.lease {
+                    let (job, generation, rank) = key.clone();
+                    let lease = (job, generation, rank, before.lease);
+                    self.oracle.lists.lease_ended(lease, before.cursor);
+                }
                 self.breaches.check(now.cursor >= before.cursor, "I6", || {
                     format!("the cursor of {key:?} went from {before:?} to {now:?}")
                 });

@@ -13,6 +13,8 @@ pub mod dice;
 #[cfg(tokio_unstable)]
 pub mod invariants;
 #[cfg(tokio_unstable)]
+pub mod lists;
+#[cfg(tokio_unstable)]
 pub mod nemesis;
 #[cfg(tokio_unstable)]
 pub mod oracle;

@@ -10,6 +10,7 @@ use shardfeed_plan::{Intent, Planned, Sample, Segment, Tail, Token};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
+use crate::lists::Lists;
 use crate::world::catalog::JobFacts;
 use crate::world::node::TTL_MS;
 use crate::world::session::Asked;
@@ -25,6 +26,8 @@ type RankKey = (String, u64, u64);
 pub struct Oracle {
     breaches: Breaches,
     seen: RefCell<Seen>,
+    /// What the trainers of dynamic jobs received.
+    pub lists: Lists,
 }
 
 #[derive(Debug, Default)]
@@ -71,12 +74,17 @@ pub struct Counted {
     pub steps: u64,
     /// Generations.
     pub generations: u64,
+    /// Epochs of dynamic jobs that ended.
+    pub shared_epochs: u64,
+    /// Samples of dynamic jobs.
+    pub shared_samples: u64,
 }
 
 impl Oracle {
     /// Nothing was seen yet.
     pub fn new(breaches: Breaches) -> Rc<Self> {
-        Rc::new(Self { breaches, seen: RefCell::default() })
+        let lists = Lists::new(breaches.clone());
+        Rc::new(Self { breaches, seen: RefCell::default(), lists })
     }
 
     /// A request is about to be sent.
@@ -266,6 +274,7 @@ impl Oracle {
             counted.steps += steps.sum::<u64>();
             self.recount_job(ledger, &mut counted);
         }
+        (counted.shared_epochs, counted.shared_samples) = self.lists.recount();
         counted
     }
 

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::Tail;
+use shardfeed_plan::{Mode, Tail};
 use shardfeed_scheduler::{Phase, State};
 use turmoil::{Builder, Sim};
 
@@ -100,6 +100,8 @@ impl World<'_> {
         let jobs = vec![
             JobFacts::new("drop", "images", &manifest, Tail::Drop, seed),
             JobFacts::new("pad", "images", &manifest, Tail::Pad, seed + 1),
+            JobFacts::of(("uneven", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), seed + 2),
+            JobFacts::of(("quota", "images"), &manifest, (Tail::Drop, Mode::Dynamic), seed + 3),
         ];
         let addresses: Vec<String> = (1..=FOUNDERS as u64).map(address_of).collect();
         let node = |index: usize| {
@@ -309,12 +311,15 @@ impl World<'_> {
             totals.insert(format!("fault {kind}"), *times);
         }
         let launched = |of: fn(&Launcher) -> u64| self.launchers.iter().map(of).sum::<u64>();
-        let Counted { epochs, samples, steps, generations } = counted;
+        let Counted { epochs, samples, steps, generations, shared_epochs, shared_samples } =
+            counted;
         for (name, number) in [
             ("epochs", epochs),
             ("samples", samples),
             ("steps", steps),
             ("generations", generations),
+            ("dynamic-epochs", shared_epochs),
+            ("dynamic-samples", shared_samples),
             ("grants", self.oracle.grants()),
             ("resumes", launched(|launcher| launcher.resumes)),
             ("resizes", launched(|launcher| launcher.resized)),

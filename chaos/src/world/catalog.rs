@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Segment, Shard,
     Shuffle, Tail,
@@ -79,11 +80,22 @@ pub struct JobFacts {
     pub global_batch: u64,
     counts: Vec<u64>,
     whole: RefCell<BTreeMap<u64, Rc<EpochPlan>>>,
+    groups: RefCell<BTreeMap<u64, Rc<Groups>>>,
 }
 
 impl JobFacts {
     /// A job over a dataset.
     pub fn new(name: &str, dataset: &str, manifest: &Manifest, tail: Tail, seed: u64) -> Rc<Self> {
+        Self::of((name, dataset), manifest, (tail, Mode::Deterministic), seed)
+    }
+
+    /// A job of either mode.
+    pub fn of(
+        (name, dataset): (&str, &str),
+        manifest: &Manifest,
+        (tail, mode): (Tail, Mode),
+        seed: u64,
+    ) -> Rc<Self> {
         let shuffle = Shuffle {
             content: manifest.digest(),
             seed,
@@ -94,9 +106,9 @@ impl JobFacts {
         };
         let identity = JobIdentity {
             shuffle,
-            lanes: 4,
+            lanes: if mode == Mode::Dynamic { 1 } else { 4 },
             tail,
-            mode: Mode::Deterministic,
+            mode,
             operators: "raw/1".into(),
             decoder: DECODER_NONE.into(),
         };
@@ -107,7 +119,19 @@ impl JobFacts {
             global_batch: 8,
             counts: manifest.counts(),
             whole: RefCell::default(),
+            groups: RefCell::default(),
         })
+    }
+
+    /// The groups of an epoch of a dynamic job.
+    pub fn groups(&self, epoch: u64) -> Rc<Groups> {
+        let make = || {
+            let line = Line::new(&self.counts, &self.identity.shuffle, epoch);
+            let groups = line
+                .and_then(|line| Groups::new(Arc::new(line), self.identity.shuffle.clone(), epoch));
+            Rc::new(groups.expect("the job's numbers make groups"))
+        };
+        Rc::clone(self.groups.borrow_mut().entry(epoch).or_insert_with(make))
     }
 
     /// Samples of an epoch.

@@ -27,7 +27,7 @@ pub struct Launcher {
     trace: Trace,
     run: Option<Started>,
     /// The last states that all ranks had saved.
-    saved: Vec<Token>,
+    saved: Vec<Vec<Token>>,
     runs: u64,
     begin_at_ms: u64,
     last_size: u64,
@@ -80,6 +80,7 @@ impl Launcher {
     pub fn tick(&mut self, now_ms: u64, hosts: &Hosts) {
         if let Some(started) = &mut self.run {
             let run = &started.run;
+            run.save();
             self.saved.append(&mut run.saved.borrow_mut());
             let steps = run.consumed.borrow().iter().sum();
             if steps != started.progress.0 {
@@ -140,16 +141,16 @@ impl Launcher {
         let world_size = *self.dice.one(&sizes).expect("there are sizes");
         // Mostly the last state; now and then an older one, as people do.
         let saved = self.saved.len();
-        let token = match saved {
-            0 => None,
-            _ if self.dice.chance(85) => self.saved.last().cloned(),
-            _ => {
-                self.saved.get(saved - 1 - self.dice.pick(0..saved.min(4) as u64) as usize).cloned()
-            }
+        let back = if saved == 0 || self.dice.chance(85) {
+            1
+        } else {
+            1 + self.dice.pick(0..saved.min(4) as u64)
         };
+        let tokens = saved.checked_sub(back as usize).and_then(|at| self.saved.get(at));
+        let tokens = tokens.cloned().unwrap_or_default();
         self.runs += 1;
-        self.resumes += u64::from(token.is_some());
-        self.resized += u64::from(token.is_some() && self.last_size != world_size);
+        self.resumes += u64::from(!tokens.is_empty());
+        self.resized += u64::from(!tokens.is_empty() && self.last_size != world_size);
         self.last_size = world_size;
         let run = Rc::new(Run {
             name: format!("run-{}", self.runs),
@@ -163,9 +164,11 @@ impl Launcher {
             saved: RefCell::default(),
             started: Cell::new(0),
             epochs: Cell::new(0),
-            token,
+            stands: RefCell::new(vec![None; world_size as usize]),
+            tokens,
         });
-        let at = run.token.as_ref().map(|token| (token.generation, token.epoch, token.step()));
+        let place = |token: &Token| (token.generation, token.epoch, token.step());
+        let at: Vec<_> = run.tokens.iter().map(place).collect();
         let job = &self.job.name;
         self.trace.tell(format!("{job} {} starts on {world_size} ranks from {at:?}", run.name));
         let mut places = vec![];
@@ -173,7 +176,12 @@ impl Launcher {
         for rank in 0..world_size {
             let at = up[(rank as usize + shift) % up.len()];
             let host = &hosts[at].0;
-            let step_ms = self.dice.pick(15..40);
+            // Those of dynamic jobs differ, some are much slower than others.
+            let step_ms = match self.job.identity.is_dynamic() {
+                true if self.dice.chance(15) => self.dice.pick(200..350),
+                true => self.dice.pick(40..100),
+                false => self.dice.pick(15..40),
+            };
             let rank = Rank { run: Rc::clone(&run), rank, step_ms };
             host.orders.borrow_mut().push_back(Order::Train(rank));
             places.push((at, host.boots.get()));

@@ -4,8 +4,10 @@
 pub mod admin;
 pub mod catalog;
 pub mod client;
+pub mod dynamic;
 pub mod launcher;
 pub mod node;
 pub mod session;
+pub mod share;
 pub mod trainer;
 pub mod worker;

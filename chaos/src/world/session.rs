@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::oracle::Oracle;
 use crate::trace::Trace;
 use crate::world::client::{Call, Cluster, Kind};
+use crate::world::node::TTL_MS;
 
 /// Between attempts while nobody answers.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -44,6 +45,8 @@ pub struct Served {
     pub asked: Asked,
     /// Where it stands.
     pub state: RefCell<ServedState>,
+    /// Something that it was granted is asked back.
+    pub is_revoked: Cell<bool>,
 }
 
 /// See [`Served`].
@@ -134,6 +137,14 @@ impl Session {
     /// The session's id, once it has joined.
     pub fn id(&self) -> Option<u64> {
         self.id.get()
+    }
+
+    /// Whether the session is surely alive: what was granted within it is not somebody else's yet.
+    pub fn is_good(&self) -> bool {
+        let ttl = Duration::from_millis(TTL_MS);
+        let margin = (ttl / 5).max(Duration::from_secs(1).min(ttl / 2));
+        self.id.get().is_some()
+            && self.heard.get().is_some_and(|sent| sent.elapsed() < ttl - margin)
     }
 
     /// The session is known to be gone: joins anew.
@@ -234,6 +245,10 @@ impl Session {
             Ok(response) => {
                 self.heard.set(Some(sent));
                 response.verdicts.iter().for_each(|verdict| self.judge(&ranks, verdict));
+                for revocation in &response.revocations {
+                    let asked = |served: &&Rc<Served>| served.progress().lease == revocation.lease;
+                    ranks.iter().filter(asked).for_each(|served| served.is_revoked.set(true));
+                }
                 self.has_scans.set(self.has_scans.get() | response.has_scans);
                 self.heartbeat.get()
             }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::{Cursor, EpochPlan, Intent, Start, Token};
+use shardfeed_plan::{Cursor, EpochPlan, Intent, PlanError, Start, Tail, Token, TokenError};
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
 use tokio::time::sleep;
 
+use crate::lists::Beginning;
 use crate::world::catalog::JobFacts;
 use crate::world::session::{Asked, Kept, Served, ServedState, Session};
 use crate::world::worker::WorkerHost;
@@ -18,10 +19,13 @@ use crate::world::worker::WorkerHost;
 const SAVE_EVERY: u64 = 5;
 
 /// How often a trainer that waits looks again.
-const LOOK_EVERY: Duration = Duration::from_millis(6);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(6);
 
 /// A start waits so long for an answer, then asks anew.
 const START_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Ranks of a run, at most.
+const RANKS_MAX: u64 = 4;
 
 /// Starts again in a row, if nothing was consumed.
 const REPLACED_MAX: u64 = 8;
@@ -35,8 +39,10 @@ pub struct Run {
     pub job: Rc<JobFacts>,
     /// Ranks.
     pub world_size: u64,
-    /// What it starts from.
-    pub token: Option<Token>,
+    /// What it starts from: one token for all ranks, or one of each.
+    pub tokens: Vec<Token>,
+    /// Where each rank stands, of a dynamic job.
+    pub stands: RefCell<Vec<Option<Token>>>,
     /// Steps that each rank consumed in this run.
     pub consumed: RefCell<Vec<u64>>,
     /// Ranks shall end, in good order.
@@ -48,11 +54,55 @@ pub struct Run {
     /// States that some ranks saved, by steps of the run.
     pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, Token>>>,
     /// States that all ranks saved.
-    pub saved: RefCell<Vec<Token>>,
+    pub saved: RefCell<Vec<Vec<Token>>>,
     /// Ranks that have a generation.
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
     pub epochs: Cell<u64>,
+}
+
+impl Run {
+    /// Where a generation of a dynamic job begins that this run opens.
+    fn beginning(&self, parent: Option<u64>) -> Beginning {
+        let mut stood = BTreeMap::new();
+        for token in &self.tokens {
+            let place = (token.epoch, token.step());
+            match token.speaks_for {
+                Some((rank, _)) => drop(stood.insert(rank, place)),
+                None => stood.extend((0..RANKS_MAX).map(|rank| (rank, place))),
+            }
+        }
+        Beginning { parent, stood, world_size: self.world_size }
+    }
+
+    /// Keeps where all ranks stand at this moment, if that is a state to start from.
+    pub fn save(&self) {
+        let stands: Option<Vec<Token>> = self.stands.borrow().iter().cloned().collect();
+        let Some(tokens) = stands.filter(|_| self.job.identity.tail == Tail::Uneven) else {
+            return;
+        };
+        let together = tokens.iter().all(|token| {
+            (token.epoch, token.generation) == (tokens[0].epoch, tokens[0].generation)
+        });
+        if together && self.failed.borrow().is_none() {
+            self.saved.borrow_mut().push(tokens);
+        }
+    }
+}
+
+/// Goes on from one token, or from those of all ranks.
+fn resume(job: &JobFacts, start: Start, tokens: &[Token]) -> Result<Cursor, TokenError> {
+    let own = tokens.iter().find(|token| token.speaks_for == Some((start.rank, start.world_size)));
+    match (tokens, own) {
+        (_, Some(own)) => Cursor::resume(job.identity.clone(), start, own),
+        ([token], None) if token.speaks_for.is_none() => {
+            Cursor::resume(job.identity.clone(), start, token)
+        }
+        _ => {
+            let none = |_, _: &[_], _| Err(PlanError::UnevenSteps);
+            Cursor::resume_uneven(job.identity.clone(), start, tokens, false, none)
+        }
+    }
 }
 
 /// A rank of a run.
@@ -78,7 +128,7 @@ impl Rank {
     }
 
     async fn try_train(&self, host: &Rc<WorkerHost>) -> Result<(), WireError> {
-        let Run { job, token, world_size, .. } = &*self.run;
+        let Run { job, tokens, world_size, .. } = &*self.run;
         let start = Start {
             lanes: Some(job.identity.lanes),
             batch_size: job.global_batch / world_size,
@@ -86,10 +136,9 @@ impl Rank {
             world_size: *world_size,
         };
         let refused = |error: String| WireError::new(ErrorKind::Token, error);
-        let mut cursor = match token {
-            None => Cursor::new(job.identity.clone(), start).map_err(|e| refused(e.to_string()))?,
-            Some(token) => Cursor::resume(job.identity.clone(), start, token)
-                .map_err(|error| refused(error.to_string()))?,
+        let mut cursor = match tokens.as_slice() {
+            [] => Cursor::new(job.identity.clone(), start).map_err(|e| refused(e.to_string()))?,
+            tokens => resume(job, start, tokens).map_err(|error| refused(error.to_string()))?,
         };
         let asked = Asked {
             job: job.name.clone(),
@@ -99,14 +148,17 @@ impl Rank {
             trainer: host.dice.id(),
         };
         for _ in 0..REPLACED_MAX {
-            let token_generation = token.as_ref().map(|token| token.generation);
+            let token_generation = tokens.iter().map(|token| token.generation).max();
             let Some((session, serial, served)) =
                 self.start(host, &asked, (&mut cursor, token_generation)).await?
             else {
                 return Ok(());
             };
             let mut seat = Seat { session, serial, served, own: None, began: None };
-            let ended = self.steps(host, &mut cursor, &mut seat).await;
+            let ended = match job.identity.is_dynamic() {
+                true => self.take_steps(host, &mut cursor, &mut seat).await,
+                false => self.steps(host, &mut cursor, &mut seat).await,
+            };
             match ended {
                 Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {
                 }
@@ -153,16 +205,26 @@ impl Rank {
         };
         let (session, id, serial, started) = started;
         let said = segments_from(started.segments.clone()).unwrap_or_default();
-        host.breaches.check(started.epoch == epoch && said == segments, "I8", || {
+        let same = match self.run.job.identity.tail {
+            // Others may have taken another number of steps.
+            Tail::Uneven => said.len() == segments.len(),
+            Tail::Drop | Tail::Pad => said == segments,
+        };
+        host.breaches.check(started.epoch == epoch && same, "I8", || {
             format!(
                 "{} asked for {epoch} {segments:?} and got {} {said:?}",
                 asked.job, started.epoch
             )
         });
         cursor.set_generation(started.generation);
-        let begin = (epoch, segments, asked.world_size);
-        let generation = (started.generation, token_generation);
-        host.oracle.begins(&self.run.job, generation, begin);
+        if self.run.job.identity.is_dynamic() {
+            let begin = self.run.beginning(token_generation);
+            host.oracle.lists.begins(&self.run.job, started.generation, &begin);
+        } else {
+            let begin = (epoch, segments, asked.world_size);
+            let generation = (started.generation, token_generation);
+            host.oracle.begins(&self.run.job, generation, begin);
+        }
         self.run.started.set(self.run.started.get() + 1);
         // An answer that took long may be to a session that has ended since, and its lease with it.
         let same = session.id() == Some(id);
@@ -173,7 +235,8 @@ impl Rank {
             step: cursor.step(),
             verdict: None,
         };
-        let served = Rc::new(Served { asked: asked.clone(), state: RefCell::new(state) });
+        let (asked, state, is_revoked) = (asked.clone(), RefCell::new(state), Cell::new(false));
+        let served = Rc::new(Served { asked, state, is_revoked });
         session.serve(Rc::clone(&served));
         Ok(Some((session, serial, served)))
     }
@@ -224,23 +287,23 @@ impl Rank {
     }
 
     /// As ranks that reduce gradients together: none is a step ahead of another.
-    fn may_step(&self) -> bool {
+    pub(super) fn may_step(&self) -> bool {
         let consumed = self.run.consumed.borrow();
         self.run.is_abandoned.get()
             || consumed[self.rank as usize] <= consumed.iter().copied().min().unwrap_or(0)
     }
 
-    fn consumed(&self, host: &WorkerHost, cursor: &Cursor) {
+    pub(super) fn consumed(&self, host: &WorkerHost, cursor: &Cursor) {
         let count = {
             let mut consumed = self.run.consumed.borrow_mut();
             let count = &mut consumed[self.rank as usize];
             *count += 1;
             *count
         };
-        if cursor.step() == 0 && self.rank == 0 {
+        if cursor.step() == 0 && self.rank == 0 && !self.run.job.identity.is_dynamic() {
             self.run.epochs.set(self.run.epochs.get() + 1);
         }
-        if !count.is_multiple_of(SAVE_EVERY) {
+        if !count.is_multiple_of(SAVE_EVERY) || self.run.job.identity.tail == Tail::Uneven {
             return;
         }
         let mut saving = self.run.saving.borrow_mut();
@@ -248,7 +311,7 @@ impl Rank {
         tokens.insert(self.rank, cursor.token());
         if tokens.len() as u64 == self.run.world_size {
             host.oracle.saved(&self.run.job.name, tokens);
-            self.run.saved.borrow_mut().push(cursor.token());
+            self.run.saved.borrow_mut().push(vec![cursor.token()]);
             saving.remove(&count);
         }
     }
@@ -265,13 +328,13 @@ impl Drop for Watched {
 
 /// Who serves a rank.
 #[derive(Debug)]
-struct Seat {
-    session: Rc<Session>,
+pub(super) struct Seat {
+    pub(super) session: Rc<Session>,
     /// Which start of the host's worker it is.
-    serial: u64,
-    served: Rc<Served>,
+    pub(super) serial: u64,
+    pub(super) served: Rc<Served>,
     /// The worker in the trainer's own process.
-    own: Option<Kept>,
+    pub(super) own: Option<Kept>,
     began: Option<(u64, u64)>,
 }
 
@@ -288,7 +351,7 @@ impl Seat {
     }
 
     /// The host's worker is gone: the trainer's own process does its work, and asks nobody for that.
-    fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: u64) {
+    pub(super) fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: u64) {
         let name = format!("{}-trainer-{rank}-{}", host.name, host.dice.pick(0..1 << 30));
         host.trace.tell(format!("{name} takes over"));
         let kept = host.session(name, true);

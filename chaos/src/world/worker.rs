@@ -30,6 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A scan waits so long for an answer; what it has found is found again after that.
 const SCAN_PATIENCE: Duration = Duration::from_secs(20);
 
+/// A chunk that was put and is not there is put again so often.
+const PUTS_MAX: usize = 50;
+
 /// What a launcher, or bad luck, wants of a host.
 #[derive(Debug)]
 pub enum Order {
@@ -151,7 +154,17 @@ impl WorkerHost {
             for task in taken.tasks {
                 session.look_for_scans();
                 let dataset = task.dataset.clone();
-                if let Err(error) = self.work(&session.cluster, id, task).await {
+                let mut found = self.work(&session.cluster, id, task.clone()).await;
+                for _ in 0..PUTS_MAX {
+                    // A leader that came into office since, and nobody whom it reaches has the chunk.
+                    let Some(ErrorKind::NotFound) = found.as_ref().err().map(|error| error.kind)
+                    else {
+                        break;
+                    };
+                    sleep(LOOK_EVERY).await;
+                    found = self.work(&session.cluster, id, task.clone()).await;
+                }
+                if let Err(error) = found {
                     self.trace.tell(format!("{}: scan of {dataset}: {error}", self.name));
                     if error.kind == ErrorKind::Fenced {
                         session.forget(id);

@@ -1,0 +1,213 @@
+//! A rank of a dynamic job: it asks for groups, begins some batches ahead, gives back what it is asked for,
+//! and delivers only while its session is surely alive.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::{Cursor, Tail};
+use shardfeed_proto::coordinator::v1::{
+    Lease, RankProgress, TakeGroupsRequest, TakeGroupsResponse,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::world::client::{Call, Kind};
+use crate::world::share::Share;
+use crate::world::trainer::{LOOK_EVERY, Rank, Seat};
+use crate::world::worker::WorkerHost;
+
+/// Batches that are begun before their turn.
+const BEGUN_MAX: usize = 2;
+
+/// Batches that shall be granted and not begun.
+const AHEAD: u64 = 3;
+
+/// An answer is waited for so long before it is asked anew.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// A request that is on its way.
+struct Asking {
+    request: TakeGroupsRequest,
+    answer: JoinHandle<Result<TakeGroupsResponse, WireError>>,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.answer.abort();
+    }
+}
+
+/// What a rank knows under one lease.
+struct Feed {
+    fencing: u64,
+    share: Share,
+    begun: VecDeque<(u64, Vec<Piece>)>,
+    asking: Option<Asking>,
+}
+
+impl Rank {
+    /// Delivers what it is granted, epoch after epoch, until the run is over.
+    pub(super) async fn take_steps(
+        &self,
+        host: &Rc<WorkerHost>,
+        cursor: &mut Cursor,
+        seat: &mut Seat,
+    ) -> Result<(), WireError> {
+        let batch_size = self.run.job.global_batch / self.run.world_size;
+        let feed = |fencing, cursor: &Cursor| Feed {
+            fencing,
+            share: Share::new(batch_size, cursor.step()),
+            begun: VecDeque::new(),
+            asking: None,
+        };
+        let mut has = feed(0, cursor);
+        let mut not_before = Instant::now();
+        self.stands(cursor);
+        loop {
+            if self.run.is_over.get() {
+                return Ok(());
+            }
+            if let Some(verdict) = seat.served.state.borrow().verdict.clone() {
+                return Err(verdict);
+            }
+            if seat.own.is_none() && host.serial.get() != seat.serial {
+                seat.move_in_process(host, self.rank);
+            }
+            let fencing = seat.served.state.borrow().fencing;
+            if fencing != has.fencing {
+                // Another lease goes on from what was consumed; what was begun may be somebody else's.
+                has = feed(fencing, cursor);
+            }
+            if fencing != 0 && self.may_enter(cursor) {
+                self.ask(host, &mut has, (cursor, seat)).await?;
+                while has.begun.len() < BEGUN_MAX
+                    && let Some(begun) = has.share.begin()
+                {
+                    has.begun.push_back(begun);
+                }
+                let may_step = self.run.job.identity.tail == Tail::Uneven || self.may_step();
+                if Instant::now() >= not_before
+                    && may_step
+                    && seat.session.is_good()
+                    && let Some((step, pieces)) = has.begun.pop_front()
+                {
+                    self.deliver(host, (cursor, fencing), step, &pieces);
+                    not_before = Instant::now() + Duration::from_millis(self.step_ms);
+                    self.consumed(host, cursor);
+                    self.tell(cursor, seat);
+                } else if has.begun.is_empty() && has.share.has_ended() {
+                    let who = (cursor.generation(), self.rank);
+                    host.oracle.lists.epoch_ended(&self.run.job.name, who, cursor.epoch());
+                    cursor.finish_epoch();
+                    self.run.epochs.set(self.run.epochs.get() + u64::from(self.rank == 0));
+                    self.tell(cursor, seat);
+                    has = feed(fencing, cursor);
+                }
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn deliver(
+        &self,
+        host: &WorkerHost,
+        (cursor, fencing): (&mut Cursor, u64),
+        step: u64,
+        pieces: &[Piece],
+    ) {
+        let job = &self.run.job;
+        let groups = job.groups(cursor.epoch());
+        let mut samples = vec![];
+        for piece in pieces {
+            let lane = groups.lane(piece.group);
+            samples.extend((piece.from..piece.to).filter_map(|offset| lane.output(offset).ok()));
+        }
+        let lease = (job.name.clone(), cursor.generation(), self.rank, fencing);
+        host.oracle.lists.delivered(&lease, (cursor.epoch(), step), samples);
+        host.breaches.check(step == cursor.step(), "I4", || {
+            format!("{lease:?} delivers step {step}, but stands at {}", cursor.step())
+        });
+        cursor.advance(u64::MAX);
+    }
+
+    fn tell(&self, cursor: &Cursor, seat: &Seat) {
+        let mut state = seat.served.state.borrow_mut();
+        (state.epoch, state.step) = (cursor.epoch(), cursor.step());
+        self.stands(cursor);
+    }
+
+    fn stands(&self, cursor: &Cursor) {
+        self.run.stands.borrow_mut()[self.rank as usize] = Some(cursor.token());
+    }
+
+    /// Ranks go from epoch to epoch together, so that there are states of all of them.
+    fn may_enter(&self, cursor: &Cursor) -> bool {
+        let stands = self.run.stands.borrow();
+        stands.iter().flatten().all(|token| token.epoch >= cursor.epoch())
+    }
+
+    async fn ask(
+        &self,
+        host: &WorkerHost,
+        has: &mut Feed,
+        (cursor, seat): (&Cursor, &Seat),
+    ) -> Result<(), WireError> {
+        let is_asked = seat.served.is_revoked.get();
+        // A request that waits says nothing of what was asked back meanwhile.
+        if is_asked && has.asking.as_ref().is_some_and(|asking| asking.request.wait_ms > 0) {
+            has.asking = None;
+        }
+        if has.asking.as_ref().is_some_and(|asking| asking.answer.is_finished())
+            && let Some(mut asking) = has.asking.take()
+        {
+            let gone = || WireError::new(ErrorKind::Retry, "the process ends");
+            let answer = (&mut asking.answer).await;
+            match answer.unwrap_or_else(|_| Err(gone())) {
+                Ok(told) => has.share.answer(&asking.request, &told).map_err(|_| {
+                    WireError::new(ErrorKind::Fenced, "the lease lapsed; start from a state")
+                })?,
+                // Whether the session or the lease ended is heard with the next heartbeat.
+                Err(error)
+                    if matches!(
+                        error.kind,
+                        ErrorKind::Retry | ErrorKind::Storage | ErrorKind::Fenced
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let (Some(session), None) = (seat.session.id(), &has.asking) else {
+            return Ok(());
+        };
+        let batch_size = self.run.job.global_batch / self.run.world_size;
+        let Some(due) = has.share.due(AHEAD * batch_size, is_asked) else {
+            return Ok(());
+        };
+        seat.served.is_revoked.set(false);
+        let lease = Lease {
+            job: self.run.job.name.clone(),
+            generation: cursor.generation(),
+            rank: self.rank,
+            fencing: has.fencing,
+        };
+        let (epoch, step) = (cursor.epoch(), cursor.step());
+        let lease = Some(lease);
+        let told = RankProgress { lease: lease.clone(), epoch, step, ready: 0, reading: vec![] };
+        host.oracle.tells(&[told]);
+        let request = TakeGroupsRequest { session, lease, epoch, step, ..due };
+        let sent = request.clone();
+        let call: Call<TakeGroupsResponse> = Rc::new(move |mut clients, context| {
+            let request = TakeGroupsRequest { context, ..sent.clone() };
+            Box::pin(async move { clients.worker.take_groups(request).await })
+        });
+        let cluster = Rc::clone(&seat.session.cluster);
+        let answer =
+            tokio::task::spawn_local(
+                async move { cluster.call((Kind::Looks, PATIENCE), call).await },
+            );
+        has.asking = Some(Asking { request, answer });
+        Ok(())
+    }
+}
