@@ -1,6 +1,7 @@
 //! Ranks of dynamic jobs ask for groups: many at once, and often for something that is not there yet. One
 //! loop gathers their takes into commands, and lets those wait that would get nothing.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,12 +202,12 @@ impl Desk {
             if case.ask.reply.is_closed() {
                 continue;
             }
-            let rank = rank_of(&case);
-            if self.flying.contains_key(&rank) {
-                blocked.push(case);
-            } else {
-                self.flying.insert(rank, (case.ask.take.epoch, case.ask.take.wants));
-                cases.push(case);
+            match self.flying.entry(rank_of(&case)) {
+                Entry::Occupied(_) => blocked.push(case),
+                Entry::Vacant(vacant) => {
+                    vacant.insert((case.ask.take.epoch, case.ask.take.wants));
+                    cases.push(case);
+                }
             }
         }
         for case in blocked.into_iter().rev() {
