@@ -68,7 +68,7 @@ START ?= 0
 
 chaos:
 ifdef PATCH
-	$$(CARGO=$(CARGO) chaos/patched.sh $(PATCH)) run --seeds $(SEEDS) --start $(START)
+	command=$$(CARGO=$(CARGO) chaos/patched.sh $(PATCH)) && SHARDFEED_CHAOS_PATCH=$(PATCH) $$command run --seeds $(SEEDS) --start $(START)
 else
 	$(CHAOS) build --quiet --locked -p shardfeed-chaos
 	target/chaos/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)

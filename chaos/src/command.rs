@@ -173,19 +173,26 @@ fn hear(seed: u64, child: Child, since: Instant) -> io::Result<Said> {
     })
 }
 
+/// How people see a breach again; `make chaos PATCH=` says which change was built in.
+fn reproduce(seed: u64, more: &str) -> String {
+    let patch = std::env::var("SHARDFEED_CHAOS_PATCH");
+    let patch = patch.map(|patch| format!(" PATCH={patch}")).unwrap_or_default();
+    format!("REPRODUCE: make chaos SEEDS=1 START={seed}{more}{patch}")
+}
+
 fn report(asked: &Asked, said: &[Said], took: Duration) -> ExitCode {
     let mut out = io::stdout();
     let mut failed = false;
     for said in said.iter().filter(|said| said.breach.is_some()) {
         failed = true;
         say(&mut out, &format!("seed {}: {}", said.seed, said.breach.as_deref().unwrap_or("")));
-        say(&mut out, &format!("REPRODUCE: make chaos SEEDS=1 START={}", said.seed));
+        say(&mut out, &reproduce(said.seed, ""));
     }
     for pair in said.windows(2).filter(|pair| pair[0].seed == pair[1].seed) {
         if pair[0].hash != pair[1].hash {
             failed = true;
             say(&mut out, &format!("seed {}: I18: two runs differ", pair[0].seed));
-            say(&mut out, &format!("REPRODUCE: make chaos SEEDS=1 START={} TWICE=1", pair[0].seed));
+            say(&mut out, &reproduce(pair[0].seed, " TWICE=1"));
         }
     }
     let mut totals: BTreeMap<&str, u64> = BTreeMap::new();

@@ -230,7 +230,17 @@ impl World<'_> {
             })
         };
         if !self.until(EPOCH_MS, false, found) {
-            return self.overdue("I16", "a dataset is not indexed");
+            let more = self.admin.more.borrow().clone();
+            let phases = self.nodes.iter().find_map(|node| {
+                let inspector = node.inspector.borrow();
+                let ready = inspector.as_ref().filter(|inspector| inspector.is_ready())?;
+                Some(ready.read(|state| {
+                    let open = more.iter().filter(|name| !is_ready(state, name));
+                    let open = open.map(|name| format!("{name}: {:?}", state.dataset(name)));
+                    open.collect::<Vec<_>>().join(", ")
+                }))
+            });
+            return self.overdue("I16", &format!("a dataset is not indexed: {phases:?}"));
         }
         let level = |world: &mut Self| {
             let applied = |index: &usize| {
