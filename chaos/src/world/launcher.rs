@@ -176,9 +176,9 @@ impl Launcher {
         for rank in 0..world_size {
             let at = up[(rank as usize + shift) % up.len()];
             let host = &hosts[at].0;
-            // Those of dynamic jobs differ, some are much slower than others.
+            // Those of dynamic jobs differ; the slowest one alone ends an epoch within EPOCH_MS.
             let step_ms = match self.job.identity.is_dynamic() {
-                true if self.dice.chance(15) => self.dice.pick(200..350),
+                true if self.dice.chance(15) => self.dice.pick(100..150),
                 true => self.dice.pick(40..100),
                 false => self.dice.pick(15..40),
             };
