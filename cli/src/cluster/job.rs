@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardfeed_plan::Digest;
-use shardfeed_proto::common::v1::JobIdentity;
+use shardfeed_proto::common::v1::{JobIdentity, Mode};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::confirm::Confirm;
@@ -30,8 +30,8 @@ pub(crate) enum JobCommand {
 const REMOVE_ABOUT: &str = "\
 Remove a job and what is known of its generations
 
-Ranks that it serves are told that it is gone. States that its loaders made stay good: the same name may begin \
-anew from one.";
+Ranks that it serves are told that it is gone. States that its loaders made stay good, those of a \
+dynamic job at the beginning of an epoch only: the same name may begin anew from one.";
 
 /// Arguments of `job list`.
 #[derive(Debug, Args)]
@@ -111,6 +111,7 @@ struct IdentityReport {
     block_length: u64,
     lanes: u64,
     tail: String,
+    mode: String,
     operators: String,
     decoder: String,
 }
@@ -231,6 +232,10 @@ impl IdentityReport {
     fn new(identity: JobIdentity) -> Self {
         Self {
             tail: word(identity.tail().as_str_name(), "TAIL_"),
+            mode: match identity.mode() {
+                Mode::Dynamic => "dynamic".into(),
+                Mode::Deterministic | Mode::Unspecified => "deterministic".into(),
+            },
             content_digest: digest(&identity.content),
             seed: identity.seed,
             shuffle: identity.shuffle,
@@ -349,6 +354,7 @@ impl JobReport {
         }
         facts.push(("lanes", output::count(identity.lanes)));
         facts.push(("tail", identity.tail.clone()));
+        facts.push(("mode", identity.mode.clone()));
         if is_wide {
             facts.push(("operators", text(&identity.operators)));
             facts.push(("decoder", text(&identity.decoder)));

@@ -286,7 +286,7 @@ fn help_of_the_verbs_that_give_and_take_work() {
             Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
 
             Its trainers go on in their own processes from the batch that it sent last. Then it leaves the
-            cluster, and runs until it is stopped.
+            cluster, and runs until it is stopped; uncordoned it gets work again when it is started again.
 
             Usage: shardfeed worker drain [OPTIONS] <NAME>
 
@@ -368,8 +368,8 @@ fn help_of_the_verbs_that_remove() {
         &expect![[r#"
             Remove a job and what is known of its generations
 
-            Ranks that it serves are told that it is gone. States that its loaders made stay good: the same name
-            may begin anew from one.
+            Ranks that it serves are told that it is gone. States that its loaders made stay good, those of a
+            dynamic job at the beginning of an epoch only: the same name may begin anew from one.
 
             Usage: shardfeed job remove [OPTIONS] <NAME>
 

@@ -235,6 +235,7 @@ fn check_lists(cluster: &Cluster) {
         block length  1
         lanes  2
         tail  drop
+        mode  deterministic
         generations  1
 
         GENERATION  PARENT  RUN  WORLD SIZE  GLOBAL BATCH  BEGAN AT  STANDS AT  SERVED  AGE
@@ -253,6 +254,7 @@ fn check_lists(cluster: &Cluster) {
         block length  1
         lanes  2
         tail  drop
+        mode  deterministic
         operators  raw/1
         decoder  none
         generations  1

@@ -68,15 +68,19 @@ pub const EPOCHS_BEGUN_KEPT: usize = 64;
 /// they enter, and two to go back to.
 pub const EPOCHS_KEPT: usize = 4;
 
+/// Epochs of a generation of a dynamic job that all but some ranks have consumed and left, at most:
+/// further ones wait for those.
+pub(crate) const OVER_MAX: usize = 64;
+
 /// Pieces in the lists of a job's earlier generations at most, about 40 bytes each: the lists of
 /// four epochs of a million groups.
 pub const PIECES_KEPT: u64 = 4_000_000;
 
 /// Takes in one command: what a leader gathers while the one before it is written.
-pub const TAKES_MAX: usize = 64;
+pub const TAKES_MAX: usize = 256;
 
 /// Group sizes that one take tells, so that a command stays small.
-pub const SIZES_TOLD_MAX: usize = 1_024;
+pub const SIZES_TOLD_MAX: usize = 2_048;
 
 /// Pieces that one take is granted or told at most; a worker asks again for more.
 pub const PIECES_TOLD_MAX: usize = 4_096;

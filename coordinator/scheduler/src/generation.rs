@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Segment, Steps};
 
 use crate::answer::Refusal;
-use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
+use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, OVER_MAX};
 use crate::command::Fencing;
 use crate::cursor::{RankCursor, SealedEpoch};
 use crate::lease::RankLease;
 use crate::origin::{Origin, at_step};
-use crate::pool::Pool;
+use crate::pool::{Pool, Tally};
 
 /// A generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct Generation {
     pub pools: BTreeMap<u64, Pool>,
     /// When each epoch began that is not sealed, as far as kept, Unix ms.
     pub(crate) begun: BTreeMap<u64, u64>,
+    /// Epochs of a dynamic job that are consumed and not sealed, and whose lists were let go.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) over: BTreeMap<u64, Tally>,
     /// Epochs below are sealed.
     pub(crate) sealed_to: u64,
     /// Joined ranks by their cursor.
@@ -168,9 +171,20 @@ impl Generation {
     /// Frees a rank that its session or trainer no longer has. What it was granted of an epoch
     /// that ranks share out among themselves is free, unless the generation is over.
     pub(crate) fn free(&mut self, number: u64) -> Option<RankLease> {
+        self.free_or_hold(number, false)
+    }
+
+    /// The same; `is_held`: what it was granted stays for its trainer, which comes back from where it
+    /// is, until somebody asks for it.
+    pub(crate) fn free_or_hold(&mut self, number: u64, is_held: bool) -> Option<RankLease> {
         let before = self.lend(number, None)?;
         if self.superseded_by.is_none() {
-            self.pools.values_mut().for_each(|pool| pool.release(number, before.fencing));
+            for pool in self.pools.values_mut() {
+                match is_held {
+                    true => pool.hold(number, before.fencing),
+                    false => pool.release(number, before.fencing),
+                }
+            }
         }
         Some(before)
     }
@@ -180,8 +194,15 @@ impl Generation {
     pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, lost: bool) -> bool {
         match self.pools.get(&cursor.epoch) {
             Some(pool) => pool.can_stand_at(number, cursor.step, lost),
+            None if self.is_over(cursor.epoch) => true,
             None => cursor.step == self.first_step(cursor.epoch),
         }
+    }
+
+    /// Whether every sample of an epoch of a dynamic job was consumed whose lists are no longer kept,
+    /// though some rank has not left it: that rank gets nothing of it.
+    pub fn is_over(&self, epoch: u64) -> bool {
+        self.over.contains_key(&epoch)
     }
 
     /// Step at which the lists of an epoch begin that has no pool yet.
@@ -201,9 +222,15 @@ impl Generation {
         let is_over = |epoch: u64, pool: &Pool| epoch < sealed_to || pool.is_done();
         if !self.pools.contains_key(&epoch) {
             while self.pools.len() >= EPOCHS_KEPT {
+                if self.over.len() >= OVER_MAX {
+                    return None;
+                }
                 let over = self.pools.iter().find(|(epoch, pool)| is_over(**epoch, pool));
                 let over = *over?.0;
-                self.pools.remove(&over);
+                let pool = self.pools.remove(&over);
+                if let Some(pool) = pool.filter(|_| over >= sealed_to) {
+                    self.over.insert(over, pool.tally(self.world_size));
+                }
             }
             self.pools.insert(epoch, new());
         }
@@ -273,17 +300,19 @@ impl Generation {
             // An epoch that no rank was seen in began no later than the one before it ended.
             let begun = self.begun.range(..=epoch).next_back();
             let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
-            let tally = self.pools.get(&epoch).map(|pool| pool.tally(self.world_size));
+            let kept = self.pools.get(&epoch).map(|pool| pool.tally(self.world_size));
+            let tally = kept.or_else(|| self.over.get(&epoch).copied());
             SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms, tally }
         });
         let sealed = sealed.collect();
         self.sealed_to = self.sealed_to.max(to);
         self.begun.retain(|epoch, _| *epoch >= to);
+        self.over.retain(|epoch, _| *epoch >= to);
         sealed
     }
 
     /// Sessions with the ranks that they serve.
-    pub(crate) fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
         let served = |(number, rank): (&u64, &Rank)| {
             rank.lease.as_ref().map(|lease| (lease.session, *number))
         };

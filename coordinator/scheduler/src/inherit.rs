@@ -26,6 +26,21 @@ impl Job {
             Place::Join { generation, origin } => {
                 let known = self.generations.get(generation);
                 let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
+                // Lists are a generation's own: another one's steps are other samples.
+                if let (Some(known), Intent::Start { token_generation, .. }) =
+                    (known, &start.intent)
+                    && cursor.step > 0
+                    && *token_generation != known.parent
+                {
+                    let (rank, job) = (start.rank, &start.job);
+                    let named = |of: Option<u64>| of.map_or("none".into(), |of| of.to_string());
+                    return Err(Refusal::Invalid(format!(
+                        "rank {rank} of job `{job}` brings a state of generation {}, the others one of \
+                         generation {}; restart all ranks from one checkpoint",
+                        named(*token_generation),
+                        named(known.parent)
+                    )));
+                }
                 self.check_stand(known, start, cursor)
             }
             Place::Open(opening) => {
@@ -146,6 +161,7 @@ fn recut(
         before: pool.begun - returned.samples(),
         returned,
         shares: std::collections::BTreeMap::new(),
+        held: std::collections::BTreeMap::new(),
         consumed: 0,
         ..*pool
     })

@@ -157,8 +157,7 @@ impl Job {
         let mut pieces = 0;
         for generation in self.generations.values_mut().rev().skip(1) {
             pieces += generation.pieces();
-            let is_over = generation.superseded_by.is_some() || generation.served == 0;
-            if pieces > PIECES_KEPT && is_over {
+            if pieces > PIECES_KEPT && generation.superseded_by.is_some() {
                 generation.pools.clear();
             }
         }
@@ -190,11 +189,11 @@ impl Jobs {
         generations.flat_map(|generation| generation.pools.values()).map(|pool| pool.next).sum()
     }
 
-    /// Frees a rank whose session ended.
-    pub(crate) fn free(&mut self, rank: &RankRef) {
+    /// Frees a rank whose session ended, see [`Generation::free_or_hold`].
+    pub(crate) fn free(&mut self, rank: &RankRef, is_held: bool) {
         let job = self.by_name.get_mut(&rank.job);
         if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
-            generation.free(rank.rank);
+            generation.free_or_hold(rank.rank, is_held);
         }
     }
 

@@ -36,6 +36,10 @@ pub struct Pool {
     pub returned: FreePieces,
     /// What each rank was granted.
     pub shares: BTreeMap<u64, Share>,
+    /// Ranks that nobody serves and whose lists stay for a while, for their trainers to come back; the
+    /// leases that had them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<u64, Fencing>,
     /// Samples delivered twice, as far as reported.
     pub duplicated: u64,
     /// Samples of the lists that were consumed, each counted once.
@@ -196,6 +200,7 @@ impl Pool {
             begun: 0,
             returned: FreePieces::default(),
             shares: BTreeMap::new(),
+            held: BTreeMap::new(),
             duplicated: 0,
             consumed: 0,
         }
@@ -290,6 +295,7 @@ impl Pool {
     pub(crate) fn leave(&mut self, rank: u64) {
         let has_all = self.quota.is_some() && self.has_ended(rank);
         let is_shared = self.quota.is_none();
+        self.held.remove(&rank);
         let share = self.share_mut(rank);
         share.left = true;
         share.revoke_from = None;
@@ -307,6 +313,7 @@ impl Pool {
 
     /// Nobody serves a rank any more: with `uneven` what it is not known to have consumed is free.
     pub(crate) fn release(&mut self, rank: u64, fencing: Fencing) {
+        self.held.remove(&rank);
         let is_shared = self.quota.is_none();
         let Some(share) = self.shares.get_mut(&rank).filter(|share| is_shared && !share.left)
         else {
@@ -322,8 +329,18 @@ impl Pool {
         }
     }
 
+    /// Nobody serves a rank any more, but its trainer lives: its list is free when it is asked for.
+    pub(crate) fn hold(&mut self, rank: u64, fencing: Fencing) {
+        let share = self.shares.get(&rank).filter(|share| !share.left);
+        if self.quota.is_none() && share.is_some_and(|share| share.consumed < share.list.samples())
+        {
+            self.held.insert(rank, fencing);
+        }
+    }
+
     /// Another lease has the rank: its worker knows nothing, and has begun nothing.
     pub(crate) fn hand_over(&mut self, rank: u64) {
+        self.held.remove(&rank);
         if let Some(share) = self.shares.get_mut(&rank) {
             share.told = 0;
             share.started = share.consumed;
@@ -410,6 +427,7 @@ impl Pool {
     pub(crate) fn copied(&self) -> Self {
         let mut copy = self.clone();
         copy.consumed = 0;
+        copy.held.clear();
         for share in copy.shares.values_mut() {
             (share.consumed, share.started, share.told) = (0, 0, 0);
             (share.revoke_from, share.left) = (None, false);

@@ -192,8 +192,11 @@ impl State {
         let Some(session) = self.sessions.end(id, now_ms, reason) else {
             return;
         };
+        // The trainers of a worker that went or came again live, and may have consumed more than was
+        // told: the leader gives them as long to come back as the session would have had.
+        let is_held = matches!(reason, EndReason::Left | EndReason::Replaced);
         for rank in &session.leases {
-            self.jobs.free(rank);
+            self.jobs.free(rank, is_held);
         }
         for scan in &session.scans {
             self.datasets.free(scan);

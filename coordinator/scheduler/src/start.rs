@@ -131,6 +131,7 @@ impl State {
             by_move,
             world_size: start.world_size,
             limit: start.limit,
+            over: BTreeMap::new(),
             sealed_to: origin.epoch,
             origin: origin.clone(),
             opened_by: start.rank,

@@ -18,8 +18,8 @@ use crate::state::{Moment, State};
 /// Pieces at the end of a rank's list whose shards its worker is taken to have at hand.
 const PIECES_NEAR: usize = 16;
 
-/// Facts of the takes of one command, by job and epoch: those that tell most.
-type Told<'a> = BTreeMap<(&'a str, u64), &'a PoolFacts>;
+/// Facts of the takes of one command, by job, generation and epoch: those that tell most.
+type Told<'a> = BTreeMap<(&'a str, u64, u64), &'a PoolFacts>;
 
 impl State {
     pub(crate) fn take_groups(
@@ -40,20 +40,31 @@ impl State {
         }
         let mut told = Told::new();
         for take in takes {
-            let facts = told.entry((&take.lease.job, take.epoch)).or_insert(&take.facts);
+            let pool = (take.lease.job.as_str(), take.lease.generation, take.epoch);
+            let facts = told.entry(pool).or_insert(&take.facts);
             if end_of(&take.facts) > end_of(facts) {
                 *facts = &take.facts;
             }
         }
+        // What one take found to fit fits for the others: the sizes are the same ones.
+        let mut fitting = vec![];
         let taken = takes.iter().map(|take| {
-            let facts = told.get(&(take.lease.job.as_str(), take.epoch));
-            self.take(moment, take, facts.copied().unwrap_or(&take.facts))
+            let pool = (take.lease.job.as_str(), take.lease.generation, take.epoch);
+            let facts = told.get(&pool).copied();
+            self.take(moment, take, facts.unwrap_or(&take.facts), &mut fitting)
         });
         Ok(Answer::Taken(taken.collect()))
     }
 
     /// One rank's take. Refused, it changes nothing.
-    fn take(&mut self, moment: Moment, take: &Take, facts: &PoolFacts) -> Result<Taken, Refusal> {
+    /// - `fitting`: pools, by job, generation and epoch, that the facts are known to fit.
+    fn take<'a>(
+        &mut self,
+        moment: Moment,
+        take: &'a Take,
+        facts: &PoolFacts,
+        fitting: &mut Vec<(&'a str, u64, u64)>,
+    ) -> Result<Taken, Refusal> {
         match self.verdict(&take.lease) {
             Verdict::Live => {}
             Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
@@ -71,13 +82,18 @@ impl State {
         let Some(generation) = job.generations.get_mut(&lease.generation) else {
             return Err(Refusal::NotFound { what: "generation".to_owned(), name: String::new() });
         };
-        let asking = Asking { rank: lease.rank, take, facts, may_get };
+        let pool = (lease.job.as_str(), lease.generation, take.epoch);
+        let fits = fitting.contains(&pool);
+        let asking = Asking { rank: lease.rank, take, facts, fits, may_get };
         let Some(known) = asking.check(generation, tail)? else {
             // Others are epochs behind; the worker asks again.
             return Ok(asking.nothing(generation));
         };
         if known == Stands::Beyond {
             return Ok(Taken { ended: true, ..asking.nothing(generation) });
+        }
+        if !fits {
+            fitting.push(pool);
         }
         let before = generation.ranks.get(&lease.rank).map(|rank| rank.cursor);
         let to = RankCursor { epoch: take.epoch, step: take.step };
@@ -119,8 +135,12 @@ impl State {
 }
 
 impl Pool {
-    /// Asks a rank to give back what it has not begun from a position on.
+    /// Asks a rank to give back what it has not begun from a position on. A list that is only held
+    /// is free at once.
     pub(crate) fn revoke(&mut self, rank: u64, from: u64) {
+        if let Some(fencing) = self.held.get(&rank).copied() {
+            return self.release(rank, fencing);
+        }
         let share = self.shares.get_mut(&rank).filter(|share| !share.left);
         if let Some(share) = share.filter(|share| from < share.list.samples()) {
             let from = from.max(share.started);
@@ -145,6 +165,8 @@ struct Asking<'a> {
     take: &'a Take,
     /// Of this take or of another one in the same command.
     facts: &'a PoolFacts,
+    /// Whether these are known to fit what was begun.
+    fits: bool,
     /// Whether it may be granted anything.
     may_get: bool,
 }
@@ -156,7 +178,7 @@ impl Asking<'_> {
         let Take { epoch, step, facts, .. } = self.take;
         let cursor =
             generation.ranks.get(&self.rank).map_or(generation.start(), |rank| rank.cursor);
-        if *epoch < cursor.epoch {
+        if *epoch < cursor.epoch || generation.is_over(*epoch) {
             return Ok(Some(Stands::Beyond));
         }
         let to = RankCursor { epoch: *epoch, step: *step };
@@ -171,7 +193,9 @@ impl Asking<'_> {
         let known = generation.pools.get(epoch);
         if let Some(pool) = known {
             self.check_positions(pool)?;
-            check_sizes(pool, self.facts)?;
+            if !self.fits {
+                check_sizes(pool, self.facts)?;
+            }
         } else if self.take.started > 0 || self.take.released.is_some() {
             return Err(self.invalid("began what it was not granted"));
         }

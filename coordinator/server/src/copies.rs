@@ -44,7 +44,36 @@ impl Turns {
 ///
 /// # Errors  `Retry`: a majority cannot be reached; what is stored meanwhile does no harm.
 pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>) -> Result<Digest, WireError> {
-    let members = core.node.members();
+    put_without(core, content, None).await
+}
+
+/// Before a node is removed: what datasets refer to is on a majority of those that stay, as it may have
+/// been on the disks of the others only.
+///
+/// # Errors  `Retry`: a majority of them cannot be reached.
+pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<(), WireError> {
+    let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
+    for digest in referenced {
+        match get(core, digest).await {
+            Ok(content) => put_without(core, content, Some(node)).await.map(|_| ())?,
+            // Nobody has it as it must be, with this node or without it.
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                tracing::warn!(%digest, %error, "a chunk is lost");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// - `gone`: a node whose copy does not count.
+async fn put_without(
+    core: &Arc<Core>,
+    content: Vec<u8>,
+    gone: Option<u64>,
+) -> Result<Digest, WireError> {
+    let mut members = core.node.members();
+    members.retain(|member| Some(member.node) != gone);
     let votes = |member: &&Member| member.role != Role::Learner;
     let needed = members.iter().filter(votes).count() / 2 + 1;
     let (enough, done) = watch::channel(false);
@@ -64,7 +93,8 @@ pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>) -> Result<Digest, Wi
     let put =
         move || here.chunks.put(&content, here.host.now()).map_err(|error| error::chunk(&error));
     let digest = blocking(core, "storing a chunk", put).await?;
-    let (mut copies, mut missing) = (1, Vec::new());
+    let counts = Some(core.options.node_id) != gone;
+    let (mut copies, mut missing) = (usize::from(counts), Vec::new());
     while copies < needed {
         match stored.recv().await {
             Some(Ok(votes)) => copies += usize::from(votes),

@@ -116,11 +116,6 @@ impl Plans {
         Some(known)
     }
 
-    fn has_groups(&self, shuffle: &Shuffle, epoch: u64) -> bool {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().any(|known| known.epoch() == epoch && known.shuffle() == shuffle)
-    }
-
     fn keep_groups(&self, fresh: Groups) -> Arc<Groups> {
         let fresh = Arc::new(fresh);
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,14 +151,19 @@ pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver
             _ = stop.changed() => break,
         }
         let granting: Vec<(String, u64)> = core.read(|state| {
-            let last = |job: &Job| Some(*job.current()?.pools.last_key_value()?.0);
-            let granting = state.jobs().filter_map(|job| Some((job.name.clone(), last(job)?)));
-            granting.take(GROUPS_MAX / 2).collect()
+            let last = |job: &Job| {
+                let current = job.current().filter(|current| current.leases().next().is_some())?;
+                Some((current.started_ms, job.name.clone(), *current.pools.last_key_value()?.0))
+            };
+            let mut granting: Vec<_> = state.jobs().filter_map(last).collect();
+            granting.sort_unstable_by(|left, right| right.cmp(left));
+            granting.truncate(GROUPS_MAX / 2);
+            granting.into_iter().map(|(_, job, last)| (job, last)).collect()
         });
         for (job, last) in granting {
             let Ok(Some(order)) = core.read(|state| Order::of(state, &job)) else { continue };
             for epoch in [last, last.saturating_add(1)] {
-                if !core.plans.has_groups(&order.identity.shuffle, epoch)
+                if core.plans.known_groups(&order.identity.shuffle, epoch).is_none()
                     && let Err(error) = groups(&core, order.clone(), epoch).await
                 {
                     tracing::debug!(job, epoch, %error, "groups are not ready for a take yet");

@@ -13,10 +13,11 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::coordinator::v1::{Piece, TakeGroupsResponse};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, EPOCHS_KEPT, Pool, PoolFacts, Refusal, SIZES_TOLD_MAX, State, TAKES_MAX, Take,
-    Taken, Verdict,
+    Answer, Change, EPOCHS_KEPT, Pool, PoolFacts, REVOKES_MAX, RankRevoke, Refusal, Revoke,
+    SIZES_TOLD_MAX, State, TAKES_MAX, Take, Taken, Verdict,
 };
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::core::Core;
@@ -36,7 +37,7 @@ const ANSWERS_KEPT: Duration = Duration::from_secs(60);
 const ANSWERS_MAX: usize = 20_000;
 
 /// Commands under way at a time, at most: while some are on their way to a majority, others are made.
-const FLIGHTS_MAX: usize = 8;
+const FLIGHTS_MAX: usize = 4;
 
 /// A take that others overtook is proposed so often again, at most.
 const TRIES_MAX: u32 = 4;
@@ -73,8 +74,11 @@ struct Case {
 /// A rank of a generation of a job.
 type RankKey = (String, u64, u64);
 
-/// Samples that are wanted, by job and epoch.
-type Wanted = Vec<(String, u64, u64)>;
+/// A job, its generation, and an epoch.
+type PoolKey = (String, u64, u64);
+
+/// Samples that are wanted, by pool.
+type Wanted = BTreeMap<PoolKey, u64>;
 
 /// A command under way.
 type Flight = BoxFuture<'static, Landed>;
@@ -120,6 +124,9 @@ pub(crate) struct Desk {
     flying: BTreeMap<RankKey, (u64, u64)>,
     answered: Answered,
     balanced: Instant,
+    balancing: Option<JoinHandle<()>>,
+    /// Lists that are held for trainers, by pool and rank, since when somebody waits.
+    held: BTreeMap<(String, u64, u64, u64), Instant>,
 }
 
 /// A desk's both ends.
@@ -138,6 +145,8 @@ impl Desk {
             flying: BTreeMap::new(),
             answered: Answered::default(),
             balanced,
+            balancing: None,
+            held: BTreeMap::new(),
         }
     }
 
@@ -161,7 +170,7 @@ impl Desk {
                     }
                 }
                 Some(landed) = flights.next(), if !flights.is_empty() => self.land(landed),
-                _ = ticks.tick() => self.look().await,
+                _ = ticks.tick() => self.look(),
                 _ = stop.changed() => {}
             }
         }
@@ -229,14 +238,12 @@ impl Desk {
         Some(flight.boxed())
     }
 
-    /// What the takes under way want, by job and epoch.
+    /// What the takes under way want.
     fn under_way(&self) -> Wanted {
         let mut wanted = Wanted::new();
-        for ((job, _, _), (epoch, wants)) in &self.flying {
-            match wanted.iter_mut().find(|(of, at, _)| of == job && at == epoch) {
-                Some((_, _, all)) => *all = all.saturating_add(*wants),
-                None => wanted.push((job.clone(), *epoch, *wants)),
-            }
+        for ((job, generation, _), (epoch, wants)) in &self.flying {
+            let all = wanted.entry((job.clone(), *generation, *epoch)).or_default();
+            *all = all.saturating_add(*wants);
         }
         wanted
     }
@@ -310,7 +317,7 @@ impl Desk {
     }
 
     /// Looks after those who wait: something came, or their time is over.
-    async fn look(&mut self) {
+    fn look(&mut self) {
         let now = self.core.host.now();
         self.answered.age(now);
         if self.waiting.is_empty() {
@@ -323,12 +330,24 @@ impl Desk {
         let waiting = std::mem::take(&mut self.waiting);
         let core = Arc::clone(&self.core);
         let mut over = vec![];
+        // What is free is told to as many as may get some of it.
+        let mut left: BTreeMap<PoolKey, u64> = BTreeMap::new();
         core.read(|state| {
             for case in waiting {
                 if case.ask.reply.is_closed() {
                     continue;
                 }
-                if has_news(state, &case) {
+                let is_told = match news(state, &case) {
+                    News::Nothing => false,
+                    News::Own => true,
+                    News::Free(free) => {
+                        let left = left.entry(pool_key(&case)).or_insert(free);
+                        let is_told = *left > 0;
+                        *left = left.saturating_sub(case.ask.take.wants.max(1));
+                        is_told
+                    }
+                };
+                if is_told {
                     self.queue.push_back(case);
                 } else if now >= case.ask.until {
                     over.push(case);
@@ -341,27 +360,70 @@ impl Desk {
         let due = now.saturating_duration_since(self.balanced) >= BALANCE_EVERY;
         if due && !self.waiting.is_empty() {
             self.balanced = now;
-            self.balance().await;
+            self.balance(now);
         }
     }
 
-    /// Asks work back for those who wait, from those who would finish last.
-    async fn balance(&self) {
+    /// Asks work back for those who wait, from those who would finish last, and from those whose
+    /// trainers had their time to come back.
+    fn balance(&mut self, now: Instant) {
+        let mut revokes = self.overdue(now);
+        if self.balancing.as_ref().is_some_and(|balancing| !balancing.is_finished()) {
+            return;
+        }
         let starved = self.waiting.iter().map(|case| case.ask.take.lease.job.clone());
         let starved: BTreeSet<String> = starved.collect();
         for job in starved {
             let speeds = self.core.live().progress.speeds(&job);
-            for revoke in self.core.read(|state| state.balance(&job, &speeds)) {
-                let ranks = revoke.revokes.len() as u64;
-                match self.core.propose_own(Change::Revoke(revoke)).await {
+            revokes.extend(self.core.read(|state| state.balance(&job, &speeds)));
+        }
+        if revokes.is_empty() {
+            return;
+        }
+        let core = Arc::clone(&self.core);
+        // Takes go on meanwhile.
+        self.balancing = Some(tokio::spawn(async move {
+            for revoke in revokes {
+                let (job, ranks) = (revoke.job.clone(), revoke.revokes.len() as u64);
+                match core.propose_own(Change::Revoke(revoke)).await {
                     Ok(_) => {
-                        self.core.metrics.revocations.inc_by(ranks);
+                        core.metrics.revocations.inc_by(ranks);
                         tracing::debug!(job, ranks, "asked work back for ranks that wait");
                     }
                     Err(error) => tracing::warn!(job, %error, "cannot ask work back"),
                 }
             }
-        }
+        }));
+    }
+
+    /// Lists that are held for trainers that had as long as a session lives, since somebody waits for
+    /// what is in them.
+    fn overdue(&mut self, now: Instant) -> Vec<Revoke> {
+        let pools: BTreeSet<PoolKey> = self.waiting.iter().map(pool_key).collect();
+        let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
+        let before = std::mem::take(&mut self.held);
+        let mut revokes = vec![];
+        let core = Arc::clone(&self.core);
+        core.read(|state| {
+            for (job, generation, epoch) in pools {
+                let known = state.job(&job).and_then(|job| job.generations.get(&generation));
+                let pool = known.and_then(|known| known.pools.get(&epoch));
+                let mut ranks = vec![];
+                for rank in pool.into_iter().flat_map(|pool| pool.held.keys().copied()) {
+                    let key = (job.clone(), generation, epoch, rank);
+                    let since = before.get(&key).copied().unwrap_or(now);
+                    if now.saturating_duration_since(since) >= ttl {
+                        ranks.push(RankRevoke { rank, from: 0 });
+                    }
+                    self.held.insert(key, since);
+                }
+                ranks.truncate(REVOKES_MAX);
+                if !ranks.is_empty() {
+                    revokes.push(Revoke { job, generation, epoch, revokes: ranks });
+                }
+            }
+        });
+        revokes
     }
 
     fn refuse_all(&mut self, error: &WireError) {
@@ -381,21 +443,26 @@ fn rank_of(case: &Case) -> RankKey {
     (lease.job.clone(), lease.generation, lease.rank)
 }
 
+fn pool_key(case: &Case) -> PoolKey {
+    let take = &case.ask.take;
+    (take.lease.job.clone(), take.lease.generation, take.epoch)
+}
+
 /// The takes of a command, with what they need to know of the state as it is now.
 /// - `others`: takes that are under way, and come first.
 fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
-    let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    let mut told = Wanted::new();
     for case in cases.iter() {
-        let take = &case.ask.take;
-        let wanted = told.entry((take.lease.job.clone(), take.epoch)).or_default();
-        *wanted = wanted.saturating_add(take.wants);
+        let wanted = told.entry(pool_key(case)).or_default();
+        *wanted = wanted.saturating_add(case.ask.take.wants);
     }
-    for (job, epoch, wants) in others {
-        if let Some(wanted) = told.get_mut(&(job.clone(), *epoch)) {
+    for (pool, wants) in others {
+        if let Some(wanted) = told.get_mut(pool) {
             *wanted = wanted.saturating_add(*wants);
         }
     }
     let prepare = |case: &mut Case| {
+        let key = pool_key(case);
         let (take, groups) = (&mut case.ask.take, &case.ask.groups);
         if let Some(cursor) = cursor_of(state, take)
             && cursor.0 == take.epoch
@@ -409,7 +476,7 @@ fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
         case.free = pool.map_or(u64::MAX, Pool::free);
         case.closed = share.map_or(0, |share| share.list.closed().len());
         // The first of an epoch tells the sizes for all.
-        let wanted = told.remove(&(take.lease.job.clone(), take.epoch));
+        let wanted = told.remove(&key);
         let next = wanted.map(|wanted| sizes(groups, at, wanted)).unwrap_or_default();
         take.facts = PoolFacts { groups: groups.count(), samples: groups.samples(), at, next };
         take.clone()
@@ -450,27 +517,41 @@ fn is_behind(state: &State, ask: &Ask) -> bool {
     cursor_of(state, &ask.take).is_some_and(|cursor| cursor > (ask.take.epoch, ask.take.step))
 }
 
-/// Whether a take would come to something else than it did.
-fn has_news(state: &State, case: &Case) -> bool {
+/// What a take would come to that it did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Nothing,
+    /// Something of the rank's own.
+    Own,
+    /// So many samples are free.
+    Free(u64),
+}
+
+fn news(state: &State, case: &Case) -> News {
     let take = &case.ask.take;
     if !matches!(state.verdict(&take.lease), Verdict::Live) {
-        return true;
+        return News::Own;
     }
     let job = state.job(&take.lease.job);
     let Some(generation) = job.and_then(|job| job.generations.get(&take.lease.generation)) else {
-        return true;
+        return News::Own;
     };
     let Some(pool) = generation.pools.get(&take.epoch) else {
-        return generation.pools.len() < EPOCHS_KEPT;
+        let may_begin = generation.pools.len() < EPOCHS_KEPT || generation.is_over(take.epoch);
+        return if may_begin { News::Own } else { News::Nothing };
     };
     let rank = take.lease.rank;
     let share = pool.shares.get(&rank);
-    let more = share.is_some_and(|share| {
+    let own = share.is_some_and(|share| {
         share.list.pieces().len() as u64 != take.known
             || share.revoke_from.is_some()
             || share.list.closed().len() != case.closed
     });
-    more || pool.has_ended(rank) || (pool.free() > 0 && pool.free() != case.free)
+    match pool.free() {
+        _ if own || pool.has_ended(rank) => News::Own,
+        free if free > 0 && free != case.free => News::Free(free),
+        _ => News::Nothing,
+    }
 }
 
 /// What a rank is told.

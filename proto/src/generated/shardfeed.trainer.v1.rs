@@ -161,8 +161,12 @@ pub struct Register {
     #[prost(string, tag = "3")]
     pub features: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Registered {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Registered {
+    /// of the cluster that knows the job now
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+}
 /// Asks for the token at which all ranks of the job stand; answered by Token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Latest {}

@@ -232,7 +232,8 @@ class Loader:
         - `world_size`: must divide the global batch.
         - `rank`: what this rank becomes; None: what it is. The ranks must be 0 to world_size - 1.
 
-        Raises `ConfigError` if the numbers do not fit, also with tail="uneven"; the loader is unchanged then.
+        Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic"; the loader is
+        unchanged then.
         """
         self.rank, self.batch_size = self._native.redeal(
             _number("step", step, 0),

@@ -389,6 +389,10 @@ impl Loader {
         };
         let job = Job { name, ..job };
         self.link.register(&job, progress)?;
+        if job.identity.is_dynamic() {
+            // Now it is known which cluster this is.
+            check_tokens(tokens, self.link.cluster_id().as_deref())?;
+        }
         (self.cursor, self.course, self.job) = (cursor, course, job);
         // The same token may be loaded twice: that is a generation each time.
         (self.entry, self.in_ledger) = (Entry::Start, None);

@@ -32,6 +32,14 @@ pub(crate) fn redeal(
         );
     }
     if step > stands {
+        if stands == 0 && epoch > 0 {
+            return bad(format!(
+                "redeal(step={step}) lies beyond this rank: it stands at the beginning of epoch {epoch}; if it \
+                 is a step of epoch {} that a lost rank did not take, create the loaders again with resume= a \
+                 state of that epoch",
+                epoch - 1
+            ));
+        }
         return bad(format!(
             "redeal(step={step}) lies beyond this rank: it stands at step {stands} of epoch {epoch}; pass \
              the least step of all ranks that go on"

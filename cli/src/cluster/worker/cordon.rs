@@ -7,6 +7,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use super::{WorkerReport, find};
 use crate::cluster::{Client, ClusterArgs};
+use crate::error::Problem;
 use crate::output::Format;
 use crate::progress;
 
@@ -26,7 +27,7 @@ pub(crate) const DRAIN_ABOUT: &str = "\
 Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
 
 Its trainers go on in their own processes from the batch that it sent last. Then it leaves the cluster, and runs \
-until it is stopped.";
+until it is stopped; uncordoned it gets work again when it is started again.";
 
 /// Arguments of `worker cordon` and `uncordon`.
 #[derive(Debug, Args)]
@@ -64,6 +65,18 @@ fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> 
 /// Runs `worker cordon` and `uncordon`.
 pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client();
+    if cordon == wire::Cordon::Open {
+        set(&client, &args.name, cordon)?;
+        return match find(&client, &args.name) {
+            Ok(worker) => Ok(format.print(&WorkerReport::new(worker))?),
+            Err(_) => {
+                tracing::warn!(worker = args.name, "it is not known now, and free to come");
+                Ok(())
+            }
+        };
+    }
+    // A name that nobody has would be cordoned for whoever takes it one day.
+    find(&client, &args.name)?;
     set(&client, &args.name, cordon)?;
     Ok(format.print(&WorkerReport::new(find(&client, &args.name)?))?)
 }
@@ -71,6 +84,10 @@ pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> an
 /// Runs `worker drain`.
 pub(crate) fn run_drain(args: &DrainArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client();
+    if find(&client, &args.name)?.in_process {
+        let message = format!("worker `{}` lives in a trainer's process", args.name);
+        return Err(Problem::failed(message).hint("it ends with its trainer").into());
+    }
     set(&client, &args.name, wire::Cordon::Draining)?;
     let client = client.patient();
     let bar = progress::bytes_bar("draining", 0);

@@ -19,6 +19,9 @@ pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Brea
         check_places(pool, what)?;
         for (number, share) in &pool.shares {
             let what = &format!("rank {number} in {what}");
+            let is_held = pool.held.contains_key(number);
+            let served = generation.ranks.get(number).is_some_and(|rank| rank.lease.is_some());
+            rule(!(is_held && (served || share.left)), what, "only what nobody serves is held")?;
             check_share(pool, share, what)?;
             check_cursor(generation, *epoch, *number, what)?;
         }

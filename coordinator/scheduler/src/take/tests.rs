@@ -6,8 +6,8 @@ use crate::fixture::{
     Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, take_of, taken, takes, wrapped,
 };
 use crate::{
-    Change, CursorReport, EPOCHS_KEPT, PoolFacts, RankRevoke, Refusal, Revoke, Speeds, StartRank,
-    Take,
+    Answer, Change, CursorReport, EPOCHS_KEPT, PoolFacts, RankRevoke, Refusal, Revoke, Speeds,
+    StartRank, Take,
 };
 
 /// Two ranks of batch size 4, with a session each.
@@ -71,7 +71,7 @@ fn takes_of_one_command_are_answered_one_by_one() {
     );
     fixture.refused(
         Change::TakeGroups { takes: vec![] },
-        expect!["0 takes in one command; 1 to 64 are allowed"],
+        expect!["0 takes in one command; 1 to 256 are allowed"],
     );
 }
 
@@ -126,6 +126,37 @@ fn parts_of_a_group_go_to_a_rank_that_has_a_part_of_it() {
     assert_eq!(free, [piece(0, 0, 10), piece(3, 5, 10)]);
     assert_eq!(taken(&mut fixture, 1, 24, 4).pieces.last(), Some(&piece(3, 5, 10)));
     assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 0, 10)]);
+}
+
+#[test]
+fn the_list_of_a_worker_that_starts_again_stays_for_its_trainer() {
+    for comes_back in [true, false] {
+        let (mut fixture, start) = two(Tail::Uneven);
+        taken(&mut fixture, 0, 0, 10);
+        taken(&mut fixture, 1, 0, 30);
+        let worker = fixture.state.session(session_of(&fixture, 0)).unwrap().join.clone();
+        let again = crate::JoinSession { incarnation: "again".into(), ..worker };
+        let Answer::Joined { session } = fixture.apply(Change::JoinSession(again)).unwrap() else {
+            panic!("it joins");
+        };
+        // Rank 0 has consumed two steps that nobody was told of.
+        assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, []);
+        if comes_back {
+            let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 2 };
+            fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
+        }
+        let revokes = vec![RankRevoke { rank: 0, from: 0 }];
+        let revoke = Revoke { job: JOB.into(), generation: 0, epoch: 0, revokes };
+        if !comes_back {
+            fixture.done(Change::Revoke(revoke));
+        }
+        let theirs = taken(&mut fixture, 1, 30, 4).pieces;
+        let all = if comes_back { vec![] } else { vec![piece(0, 0, 10)] };
+        assert_eq!(theirs, all);
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.duplicated, pool.held.len()), (0, 0));
+        assert_eq!(pool.delivered(), if comes_back { 8 } else { 0 });
+    }
 }
 
 #[test]

@@ -176,6 +176,7 @@ async fn remove_member(
     request: RemoveMemberRequest,
 ) -> Result<RemoveMemberResponse, WireError> {
     let node = request.node;
+    copies::put_before_removal(&core, node).await?;
     let removed = core.node.remove_member(node).await;
     removed.map_err(|error| error::change(&error))?;
     tracing::info!(node, "a node was removed");

@@ -20,7 +20,7 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, STEP_MAX,
-    StartRank, State, TAKES_MAX, Take,
+    StartRank, State, Take,
 };
 use tokio::sync::oneshot;
 
@@ -39,6 +39,9 @@ use crate::views;
 
 /// Ranks, and scans, that one heartbeat tells of, at most.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
+
+/// Takes in one message, at most.
+const BATCH_TAKES_MAX: usize = 64;
 
 /// A rank may wait so long for groups, ms.
 const TAKE_WAIT_MS_MAX: u64 = 10_000;
@@ -77,6 +80,8 @@ async fn join(
     let JoinRequest { worker, host, incarnation, version, in_process, endpoint, .. } = request;
     let ttl_ms = core.options.session_ttl_ms;
     let join = JoinSession { worker, host, incarnation, version, in_process, ttl_ms, endpoint };
+    // It may end an earlier session.
+    core.write_cursors().await;
     match core.propose(caller, Change::JoinSession(join)).await? {
         Answer::Joined { session } => {
             let ttl = Duration::from_millis(ttl_ms);
@@ -121,7 +126,9 @@ async fn heartbeat(
         let live =
             |scan: &ScanProgress| standing::scans(state, &scan.dataset, scan.part, scan.fencing);
         scans.retain(live);
-        let worker = state.session(session).map(|session| session.join.worker.as_str());
+        // A worker in a trainer's process ends with that.
+        let worker = state.session(session).map(|session| &session.join);
+        let worker = worker.filter(|join| !join.in_process).map(|join| join.worker.as_str());
         let cordon = worker.map(|worker| state.cordon(worker)).unwrap_or_default();
         let has_scans = state.has_scans() && cordon == Cordon::Open;
         Ok::<_, WireError>((ttl, has_scans, cordon == Cordon::Draining))
@@ -159,6 +166,7 @@ async fn leave(
     request: LeaveRequest,
 ) -> Result<LeaveResponse, WireError> {
     let session = request.session;
+    core.write_cursors().await;
     core.propose(caller, Change::LeaveSession { session }).await?;
     Ok(LeaveResponse {})
 }
@@ -250,7 +258,7 @@ async fn batch_take_groups(
     _caller: Caller,
     request: BatchTakeGroupsRequest,
 ) -> Result<BatchTakeGroupsResponse, WireError> {
-    check_len("takes", request.takes.len(), TAKES_MAX)?;
+    check_len("takes", request.takes.len(), BATCH_TAKES_MAX)?;
     let (mut known, mut asked) = (BTreeMap::new(), Vec::with_capacity(request.takes.len()));
     for take in request.takes {
         let take = TakeGroupsRequest { wait_ms: 0, ..take };

@@ -118,7 +118,8 @@ impl<'a> Granted<'a> {
     }
 
     /// Ranks that the epoch waits for: with a quota those that are not served and lack samples.
-    /// Otherwise others consume what they do not, if any is served.
+    /// Otherwise others consume what they do not, if any is served, except what a rank that has not
+    /// joined yet brought from the generation before.
     pub(super) fn waiting_for(&self, counts: &Counts) -> impl Iterator<Item = u64> + '_ {
         let ranks = 0..self.generation.world_size;
         let is_left = counts.left() > 0;
@@ -130,7 +131,15 @@ impl<'a> Granted<'a> {
         let has_steps =
             move |rank: &u64| self.steps().is_none_or(|steps| self.steps_done(*rank) < steps);
         let unserved = move |rank: &u64| self.picture.worker(*rank).is_none();
-        ranks.filter(move |rank| waits && is_in(rank) && unserved(rank) && has_steps(rank))
+        let brings = move |rank: &u64| {
+            let share = self.pool.and_then(|pool| pool.shares.get(rank));
+            let has_rest = share.is_some_and(|share| share.consumed < share.list.samples());
+            has_rest && !self.generation.ranks.contains_key(rank)
+        };
+        let is_awaited = self.is_current() && is_left;
+        ranks.filter(move |rank| {
+            is_awaited && brings(rank) || waits && is_in(rank) && unserved(rank) && has_steps(rank)
+        })
     }
 }
 

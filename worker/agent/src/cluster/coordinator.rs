@@ -202,8 +202,20 @@ impl Coordinator {
         waiting: Waiting<'_>,
         call: impl Fn(Clients, Option<Context>) -> Answer<T>,
     ) -> Result<T, ControlError> {
+        self.call_longer(Duration::ZERO, waiting, call)
+    }
+
+    /// The same for a call whose answer may wait on purpose.
+    /// - `longer`: how long it may.
+    pub(crate) fn call_longer<T: Send + 'static>(
+        &self,
+        longer: Duration,
+        waiting: Waiting<'_>,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
+    ) -> Result<T, ControlError> {
         let begun = Instant::now();
-        self.ask(Patience::Wait, ATTEMPT, waiting, call).map_err(|error| match error {
+        let asked = self.ask_longer(Patience::Wait, (ATTEMPT, longer), waiting, call);
+        asked.map_err(|error| match error {
             CallError::Silent(said) => said.unreachable(&self.inner.listed, begun.elapsed()),
             CallError::Refused(error) => error,
         })
@@ -218,6 +230,16 @@ impl Coordinator {
         &self,
         patience: Patience,
         attempt_most: Duration,
+        waiting: Waiting<'_>,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
+    ) -> Result<T, CallError> {
+        self.ask_longer(patience, (attempt_most, Duration::ZERO), waiting, call)
+    }
+
+    fn ask_longer<T: Send + 'static>(
+        &self,
+        patience: Patience,
+        (attempt_most, longer): (Duration, Duration),
         waiting: Waiting<'_>,
         call: impl Fn(Clients, Option<Context>) -> Answer<T>,
     ) -> Result<T, CallError> {
@@ -246,7 +268,8 @@ impl Coordinator {
             };
             let answer = call(inner.clients(&address), self.context(&request_id));
             // What is left is for all that are still to be asked.
-            let limit = inner.attempt_limit(attempt_most).min(left / tour.left());
+            let limit = inner.attempt_limit(attempt_most) + longer;
+            let limit = limit.min(left / tour.left());
             let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
             match wait(attempt, (&note, begun), waiting)? {
                 Ok(answer) => {

@@ -526,7 +526,7 @@ impl Shared {
         if !state.is_lost {
             tracing::warn!(
                 coordinator = %self.coordinator.addresses(), %error,
-                "the coordinator does not answer; what runs goes on"
+                "the coordinator does not answer; what runs goes on, of dynamic jobs as long as their leases last"
             );
         }
         state.is_lost = true;

@@ -70,11 +70,14 @@ impl GrpcControl {
             released: take.released,
             wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let answer: wire::TakeGroupsResponse =
-            self.session().coordinator().call(waiting, move |mut clients, context| {
+        let answer: wire::TakeGroupsResponse = self.session().coordinator().call_longer(
+            take.wait,
+            waiting,
+            move |mut clients, context| {
                 let request = wire::TakeGroupsRequest { context, ..request.clone() };
                 Box::pin(async move { clients.worker.take_groups(request).await })
-            })?;
+            },
+        )?;
         Ok(grant_from(answer))
     }
 }

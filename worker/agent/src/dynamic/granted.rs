@@ -9,8 +9,8 @@ use shardfeed_plan::dynamic::{Piece, RankList};
 
 use crate::control::{Grant, Take};
 
-/// A request may wait so long for something to tell; below the time that one attempt of a call has.
-const WAIT: Duration = Duration::from_secs(2);
+/// A request may wait so long for something to tell; who hangs costs a rank that waits so much more.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// One rank's part of one epoch.
 #[derive(Debug)]

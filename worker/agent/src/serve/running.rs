@@ -39,6 +39,7 @@ pub(crate) struct Running {
     flight: Flight,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    is_kept: bool,
     _share: Share,
 }
 
@@ -75,7 +76,8 @@ impl Running {
             .name("shardfeed-send".into())
             .spawn(move || feeder.run())
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
-        Ok(Self { start, lease, control, taken, flight, stop, thread: Some(thread), _share: share })
+        let (thread, is_kept) = (Some(thread), false);
+        Ok(Self { start, lease, control, taken, flight, stop, thread, is_kept, _share: share })
     }
 
     /// The trainer took batches, and stands at (epoch, step).
@@ -88,6 +90,11 @@ impl Running {
 }
 
 impl Running {
+    /// Leaves it to the end of the session to give the lease back.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
     /// How long what was sent may be taken; `None`: always.
     pub(crate) fn good_for(&self) -> Option<Duration> {
         self.control.good_for(&self.lease)
@@ -102,7 +109,9 @@ impl Drop for Running {
         {
             tracing::error!("a sending thread panicked");
         }
-        self.control.release(&self.lease);
+        if !self.is_kept {
+            self.control.release(&self.lease);
+        }
     }
 }
 

@@ -140,18 +140,30 @@ impl Trainer<'_> {
             };
             self.answer(asked)?;
         }
+        // The trainer lives, and knows best how far it is: what it was granted stays for it.
+        if let Some(running) = self.running.as_mut().filter(|running| running.good_for().is_some())
+        {
+            running.keep();
+        }
         Ok(())
     }
 
     /// Stops after the batch that was sent last, says so, and waits for the trainer to go: it takes what
-    /// was sent, while its own process begins to read.
+    /// was sent, while its own process begins to read. What is granted to a rank stays so until its
+    /// trainer has heard the goodbye and said how far it is: others get the rest.
     fn say_goodbye(&mut self, receiver: &mut Receiver<wire::ToWorker>) -> Result<(), SocketError> {
-        self.running = None;
+        if self.running.as_ref().is_some_and(|running| running.good_for().is_none()) {
+            self.running = None;
+        }
         let reason = format!("worker {} is drained", self.hub.name);
         send(&self.sender, Message::Goodbye(wire::Goodbye { reason }), None)?;
         let begun = Instant::now();
         while begun.elapsed() < GOODBYE_WAIT && !self.hub.stop.load(Ordering::Relaxed) {
-            receiver.recv(LOOK_EVERY)?;
+            if let Some((wire::ToWorker { message: Some(asked @ Asked::Took(_)) }, _)) =
+                receiver.recv(LOOK_EVERY)?
+            {
+                self.answer(asked)?;
+            }
         }
         Ok(())
     }
@@ -181,7 +193,12 @@ impl Trainer<'_> {
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Register(register) => match self.register(register) {
-                Ok(()) => send(&self.sender, Message::Registered(wire::Registered {}), None),
+                Ok(()) => {
+                    // It was not known at the welcome if no coordinator had answered by then.
+                    let cluster_id =
+                        self.hub.session.coordinator().cluster_id().unwrap_or_default();
+                    send(&self.sender, Message::Registered(wire::Registered { cluster_id }), None)
+                }
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Latest(_) => match self.latest() {

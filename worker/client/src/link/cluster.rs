@@ -425,6 +425,15 @@ impl Cluster {
         self.standing.is_good()
     }
 
+    /// What a worker that is gone was granted of a dynamic job may be another rank's by now; what is
+    /// still this rank's comes again.
+    fn forget_granted(&mut self) {
+        if self.is_dynamic() {
+            self.queue.clear();
+            self.standing.forget();
+        }
+    }
+
     fn hand_out(&mut self, queued: Queued) -> Result<Event, LoadError> {
         let Queued { connection, start, epoch, step, batch } = queued;
         let Some(mut batch) = batch else {
@@ -535,6 +544,10 @@ impl Cluster {
     }
 
     fn welcome_back(&mut self) {
+        // The worker would name a generation that nobody was told of.
+        if matches!(&self.way, Way::Here(here) if here.here.has_untold()) {
+            return;
+        }
         let Some(returning) = &self.returning else {
             return;
         };
@@ -568,14 +581,19 @@ impl Cluster {
         }
         tracing::warn!("{reason}; reading in this process");
         self.connection += 1;
+        self.forget_granted();
         self.way = Way::Opening(self.open_in_background()?);
         Ok(())
     }
 
-    /// The worker is gone. What is in hand stays good.
+    /// The worker is gone. What is in hand stays good, except what was granted to it.
     fn lose(&mut self, reason: &str) {
-        tracing::warn!("{reason}; what is in hand is delivered, looking for a worker");
+        match self.is_dynamic() {
+            true => tracing::warn!("{reason}; looking for a worker"),
+            false => tracing::warn!("{reason}; what is in hand is delivered, looking for a worker"),
+        }
         self.connection += 1;
+        self.forget_granted();
         let cluster = cluster_of(&self.setting);
         let patience = if cluster.fallback { RETURN_WAIT } else { cluster.timeout };
         let path = self.worker.clone().unwrap_or_else(default_worker_socket);

@@ -154,7 +154,8 @@ pub(crate) fn register(
         features: job.schema.features_json().unwrap_or_default(),
     };
     match link.ask(Ask::Register(request), progress)? {
-        Message::Registered(_) => {
+        Message::Registered(registered) => {
+            link.joined(registered.cluster_id);
             link.set_schema(&job.schema);
             Ok(())
         }

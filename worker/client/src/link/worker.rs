@@ -112,6 +112,13 @@ impl WorkerLink {
     }
 
     /// Id of its cluster; empty if it does not know.
+    /// The worker has heard of a coordinator since.
+    pub(crate) fn joined(&mut self, cluster_id: String) {
+        if !cluster_id.is_empty() {
+            self.cluster_id = cluster_id;
+        }
+    }
+
     pub(crate) fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
@@ -342,7 +349,7 @@ mod tests {
         worker.send(&said(Message::Batch(batch(region))), None).unwrap();
         let failed = wire::Failed { start: 1, error: Some(error) };
         worker.send(&said(Message::Failed(failed)), None).unwrap();
-        worker.send(&said(Message::Registered(wire::Registered {})), None).unwrap();
+        worker.send(&said(Message::Registered(wire::Registered::default())), None).unwrap();
         let answer = link.ask(Ask::Latest(wire::Latest {}), &mut |_| true).unwrap();
         assert!(matches!(answer, Message::Registered(_)), "{answer:?}");
         assert_eq!(link.regions.take_returned(), [region], "the dropped batch's slot goes back");
