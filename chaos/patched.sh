@@ -30,6 +30,7 @@ done
 done
 rm -rf "$fresh"
 cd "$copy"
-RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR="$target" "${CARGO:-cargo}" --config chaos/build.toml build --quiet --locked -p shardfeed-chaos >&2
-cp "$target/debug/shardfeed-chaos" "$target/patched"
+# A folder of its own: cargo takes the copy for the tree itself, and would run the one for the other.
+RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR="$target/of-copy" "${CARGO:-cargo}" --config chaos/build.toml build --quiet --locked -p shardfeed-chaos >&2
+cp "$target/of-copy/debug/shardfeed-chaos" "$target/patched"
 echo "$target/patched"
