@@ -1,7 +1,9 @@
 //! What admin verbs say of coordinators that are not there, and of names that are not known.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::{Expect, expect};
 
@@ -87,13 +89,21 @@ fn somebody_who_speaks_something_else() {
     let place = Place::new();
     let strange = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = strange.local_addr().unwrap().to_string();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&is_over);
+    // Whoever is answered so may come again to make sure.
     let answering = std::thread::spawn(move || {
-        let (mut stream, _) = strange.accept().unwrap();
-        let mut request = [0; 24];
-        stream.read_exact(&mut request).unwrap();
-        stream.write_all(b"220 mail.example.org ESMTP at your service\r\n").unwrap();
-        // Until the other side has enough of it.
-        let _ = stream.read_to_end(&mut vec![]);
+        while let Ok((mut stream, _)) = strange.accept()
+            && !ends.load(Ordering::Relaxed)
+        {
+            let mut request = [0; 24];
+            let asked = stream.read_exact(&mut request);
+            let answer = b"220 mail.example.org ESMTP at your service\r\n";
+            if asked.is_ok() && stream.write_all(answer).is_ok() {
+                // Until the other side has enough of it.
+                let _ = stream.read_to_end(&mut vec![]);
+            }
+        }
     });
     check(
         &place.fails(&["status", "--coordinator", &address]),
@@ -104,6 +114,8 @@ fn somebody_who_speaks_something_else() {
         hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
     "#]],
     );
+    is_over.store(true, Ordering::Relaxed);
+    drop(TcpStream::connect(&address).unwrap());
     answering.join().unwrap();
 
     let cluster = Cluster::start(place, 5_000);

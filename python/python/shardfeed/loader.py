@@ -63,7 +63,8 @@ class Loader:
     - `dataset`: a dataset that the cluster knows by this name, instead of `files`.
     - `worker`: path of this host's worker's socket; None: SHARDFEED_WORKER, else the usual place; without one
       this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.
-    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer.
+    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer. A
+      rank of a dynamic job that does its lost worker's work waits on, as nobody else can say what it may read.
     - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
       the launcher says how many.
