@@ -160,6 +160,52 @@ fn the_list_of_a_worker_that_starts_again_stays_for_its_trainer() {
 }
 
 #[test]
+fn what_others_finished_is_not_granted_again_to_a_rank_that_joins_late() {
+    let (mut fixture, session) = dynamic_job(Tail::Uneven);
+    let start = first_of_two(session);
+    fixture.start(StartRank { trainer: "t-0".into(), ..start.clone() });
+    let epochs = EPOCHS_KEPT as u64 + 2;
+    for epoch in 0..epochs {
+        let take = Take { epoch, ..take_of(&fixture, 0, 40) };
+        assert_eq!(takes(&mut fixture, vec![take])[0].as_ref().unwrap().pieces.len(), 4);
+        fixture.report(0, epoch, 10);
+        fixture.report(0, epoch + 1, 0);
+    }
+    let other = fixture.join("v");
+    fixture.start(StartRank { rank: 1, session: other, trainer: "t-1".into(), ..start });
+    for epoch in 0..epochs {
+        let take = Take { epoch, ..take_of(&fixture, 1, 40) };
+        let taken = takes(&mut fixture, vec![take]).remove(0).unwrap();
+        assert_eq!((taken.ended, taken.pieces), (true, vec![]), "epoch {epoch}");
+        fixture.report(1, epoch + 1, 0);
+    }
+    // Their numbers are kept to the seal.
+    let sealed = &fixture.state.job(JOB).unwrap().sealed;
+    let delivered = sealed.iter().map(|sealed| sealed.tally.unwrap().delivered);
+    assert_eq!(delivered.collect::<Vec<_>>(), vec![40; epochs as usize]);
+}
+
+#[test]
+fn a_rank_with_a_state_of_another_generation_is_refused() {
+    let (mut fixture, start) = two(Tail::Drop);
+    taken(&mut fixture, 0, 0, 20);
+    taken(&mut fixture, 1, 0, 20);
+    fixture.report(0, 0, 2);
+    fixture.report(1, 0, 2);
+    let again = |run: &str, rank: u64, generation: u64| {
+        let (run, trainer) = (Some(run.to_owned()), format!("{run}-{rank}"));
+        let intent = from(generation, 0, 2);
+        StartRank { run, rank, trainer, intent, ..start.clone() }
+    };
+    let one = fixture.start(again("r2", 0, 0)).generation;
+    let two = fixture.start(again("r3", 0, 0)).generation;
+    assert!(two > one);
+    let refusal = fixture.apply(Change::StartRank(again("r3", 1, one))).unwrap_err();
+    assert!(told(&refusal).replace('\n', " ").contains("a state of generation"), "{refusal}");
+    assert_eq!(fixture.start(again("r3", 1, 0)).generation, two);
+}
+
+#[test]
 fn an_epoch_ends_when_everything_is_consumed() {
     let (mut fixture, _) = two(Tail::Uneven);
     taken(&mut fixture, 0, 0, 40);
