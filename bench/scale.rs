@@ -34,8 +34,7 @@ impl Machine {
         let command =
             Command { request_id, principal: "bench".into(), now_ms: 1_000 + self.index, change };
         // As a replica does it: from the bytes of the log.
-        let bytes = serde_json::to_vec(&command).unwrap();
-        let command: Command = serde_json::from_slice(&bytes).unwrap();
+        let command = Command::from_bytes(&command.to_bytes()).unwrap();
         self.state.apply(self.index, &command).answer.unwrap()
     }
 }

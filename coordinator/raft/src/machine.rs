@@ -7,11 +7,19 @@ use sha2::{Digest, Sha256};
 pub trait Machine: Send + Sync + 'static {
     /// Applies one command and answers it.
     /// - `index`: the command's place in the log, strictly increasing, with gaps where the log holds
-    ///   entries of its own. `command`: the bytes that were proposed.
+    ///   entries of its own. `command`: the bytes that were proposed. `is_asked`: whether a proposer
+    ///   waits here; without one the answer may be empty.
     /// - Returns the answer for the proposer, refusals included.
     ///
-    /// Must not fail and must not panic: every replica and every replay would do so again.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8>;
+    /// Must not panic: every replica and every replay would do so again.
+    /// # Errors  [`MachineError`] if these bytes are no command that this machine knows, such as one of a
+    /// later release. The node stops before it: to pass over it would make this replica another one.
+    fn apply(
+        &mut self,
+        index: u64,
+        command: &[u8],
+        is_asked: bool,
+    ) -> Result<Vec<u8>, MachineError>;
 
     /// Encodes the whole state, in the machine's own versioned encoding.
     fn snapshot(&self) -> Vec<u8>;
@@ -28,7 +36,7 @@ pub trait Machine: Send + Sync + 'static {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
 }
 
-/// Why a machine cannot read a snapshot: what, and in which field or version.
+/// Why a machine cannot read a snapshot or a command: what, and in which field or version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct MachineError {

@@ -29,21 +29,21 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// What the worker shall forget first: everything from this position of its list on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub truncated: Option<u64>,
     /// Pieces of the list that come then, at most [`crate::PIECES_TOLD_MAX`].
     pub pieces: Vec<Piece>,
     /// Whether there are more of them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub more: bool,
     /// Positions of the list at which runs end, all of them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub closed: Vec<u64>,
     /// The worker is asked to release what it has not begun from this position on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revoke_from: Option<u64>,
     /// Samples that the rank will have, padding included; `None` with `tail="uneven"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub quota: Option<u64>,
     /// Whether the rank gets nothing more in this epoch.
     pub ended: bool,

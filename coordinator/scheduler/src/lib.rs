@@ -11,6 +11,7 @@
 mod answer;
 mod bound;
 mod command;
+mod encoding;
 
 mod state;
 
@@ -58,6 +59,7 @@ pub use command::{
 };
 pub use cursor::{RankCursor, SealedEpoch};
 pub use dataset::{Dataset, Phase, Ready};
+pub use encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
 pub use generation::{Generation, Rank, Successor};
 pub use invariant::Breach;
 pub use job::Job;

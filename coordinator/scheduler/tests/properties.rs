@@ -159,7 +159,8 @@ proptest! {
     fn commands_read_back_as_they_were_written(steps in steps(30)) {
         for (_, command, applied) in run(&steps, |_, _, _| {}) {
             let json = serde_json::to_string(&command).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Command>(&json).unwrap(), command);
+            prop_assert_eq!(&serde_json::from_str::<Command>(&json).unwrap(), &command);
+            prop_assert_eq!(Command::from_bytes(&command.to_bytes()).unwrap(), command);
             let json = serde_json::to_string(&applied).unwrap();
             prop_assert_eq!(serde_json::from_str::<Applied>(&json).unwrap(), applied);
         }

@@ -9,7 +9,7 @@ use shardfeed_host::Host;
 use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Leadership, Node, Peer, Role};
-use shardfeed_scheduler::{Answer, Change, Command, LeaseRef, Scan, State};
+use shardfeed_scheduler::{Answer, Change, Command, LeaseRef, Scan, State, answer_from_bytes};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::copies::Turns;
 use crate::error;
 use crate::front::Front;
 use crate::links::Links;
-use crate::machine::{self, Scheduler};
+use crate::machine::Scheduler;
 use crate::manifests::Manifests;
 use crate::metrics::Metrics;
 use crate::plans::Plans;
@@ -137,12 +137,10 @@ impl Core {
     ) -> Result<Answer, WireError> {
         let Caller { request_id, principal } = caller;
         let command = Command { request_id, principal, now_ms: self.host.wall_ms(), change };
-        let command =
-            serde_json::to_vec(&command).map_err(|_| error::lost("encoding a command"))?;
         self.metrics.proposals.inc();
-        let applied = self.node.propose(command).await;
+        let applied = self.node.propose(command.to_bytes()).await;
         let applied = applied.map_err(|error| error::proposal(&error))?;
-        let answer = machine::decode(&applied.answer);
+        let answer = answer_from_bytes(&applied.answer);
         answer.map_err(|_| error::lost("the state"))?.map_err(|refusal| error::refusal(&refusal))
     }
 
@@ -396,7 +394,7 @@ fn not_leader(leader: Option<&Peer>) -> WireError {
 
 fn storage_failed(reason: &str) -> String {
     format!(
-        "the coordinator cannot write its log and has stopped: {reason}; free space or mend the disk \
-         of its data folder, then restart it; everything acknowledged before is kept"
+        "the coordinator cannot go on with its log and has stopped: {reason}; if that is its disk, free \
+         space or mend it, then restart the node; everything acknowledged before is kept"
     )
 }

@@ -1,7 +1,7 @@
-//! The scheduler's state as the machine that the log drives. Commands, answers and snapshots are JSON.
+//! The scheduler's state as the machine that the log drives.
 
 use shardfeed_raft::{Machine, MachineError};
-use shardfeed_scheduler::{Answer, Command, Refusal, State};
+use shardfeed_scheduler::{Command, State, answer_to_bytes};
 
 /// The state of the coordinators.
 #[derive(Debug, Default)]
@@ -10,15 +10,20 @@ pub(crate) struct Scheduler {
 }
 
 impl Machine for Scheduler {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
-        let answer = match serde_json::from_slice::<Command>(command) {
-            Ok(command) => self.state.apply(index, &command).answer,
-            // Every replica says the same; only a later release could have proposed it.
-            Err(error) => {
-                Err(Refusal::Invalid(format!("this release knows no such command: {error}")))
-            }
-        };
-        encode(&answer)
+    fn apply(
+        &mut self,
+        index: u64,
+        command: &[u8],
+        is_asked: bool,
+    ) -> Result<Vec<u8>, MachineError> {
+        let command = Command::from_bytes(command).map_err(|error| {
+            MachineError::new(format!(
+                "this release knows no such command ({error}); a later one proposed it: run that \
+                 release on this node, too"
+            ))
+        })?;
+        let answer = self.state.apply(index, &command).answer;
+        Ok(if is_asked { answer_to_bytes(&answer) } else { vec![] })
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -32,28 +37,19 @@ impl Machine for Scheduler {
     }
 }
 
-fn encode(answer: &Result<Answer, Refusal>) -> Vec<u8> {
-    serde_json::to_vec(answer).expect("an answer is plain data with string keys")
-}
-
-/// An answer as `apply` gave it.
-pub(crate) fn decode(answer: &[u8]) -> Result<Result<Answer, Refusal>, serde_json::Error> {
-    serde_json::from_slice(answer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_command_is_refused_and_changes_nothing() {
+    fn what_is_no_command_changes_nothing_and_says_what_to_do() {
         let mut machine = Scheduler::default();
         let before = machine.snapshot();
         for bytes in
             [b"".as_slice(), b"{}", b"\xff", br#"{"principal":"a","now_ms":1,"change":"x"}"#]
         {
-            let answer = decode(&machine.apply(1, bytes)).unwrap();
-            assert!(matches!(answer, Err(Refusal::Invalid(_))), "{answer:?}");
+            let error = machine.apply(1, bytes, true).unwrap_err();
+            assert!(error.message.contains("run that release on this node"), "{error}");
         }
         assert_eq!(machine.snapshot(), before);
         machine.restore(&before).unwrap();

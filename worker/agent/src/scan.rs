@@ -31,6 +31,10 @@ const PART_FILES: (usize, usize) = (64, 512);
 /// Parts of a large dataset.
 const PARTS: usize = 1024;
 
+/// A report is made so often at most when the coordinator no longer has a chunk that was put: it may have
+/// been put on a node that does not lead any more.
+const REPORTS_MAX: u32 = 4;
+
 /// Bytes of one part at most, unless it is one file.
 const PART_BYTES: u64 = 16 << 30;
 
@@ -128,7 +132,7 @@ impl Scan {
         let compression: CompressionChoice = task.compression.parse().map_err(invalid)?;
         match &task.work {
             None => Err(invalid("a task without work")),
-            Some(Work::List(list)) => self.list(session, task, &list.patterns),
+            Some(Work::List(list)) => again(|| self.list(session, task, &list.patterns)),
             Some(Work::Scan(scan)) => self.scan(session, task, scan, compression),
         }
     }
@@ -197,21 +201,23 @@ impl Scan {
             .map(|(path, entry)| entry_of(&found.root, path, &entry.stamp, &entry.index))
             .collect();
         let records = entries.iter().map(|entry| entry.records).sum();
-        let chunk = self.put(&encode(entries)?)?;
-        let request = wire::ReportScanRequest {
-            context: None,
-            session,
-            dataset: task.dataset.clone(),
-            fencing: task.fencing,
-            part: scan.part,
-            chunk,
-            records,
-        };
-        let _: wire::ReportScanResponse = self.call(|mut clients, context| {
-            let request = wire::ReportScanRequest { context, ..request.clone() };
-            Box::pin(async move { clients.worker.report_scan(request).await })
-        })?;
-        Ok(())
+        let content = encode(entries)?;
+        again(|| {
+            let request = wire::ReportScanRequest {
+                context: None,
+                session,
+                dataset: task.dataset.clone(),
+                fencing: task.fencing,
+                part: scan.part,
+                chunk: self.put(&content)?,
+                records,
+            };
+            let _: wire::ReportScanResponse = self.call(|mut clients, context| {
+                let request = wire::ReportScanRequest { context, ..request.clone() };
+                Box::pin(async move { clients.worker.report_scan(request).await })
+            })?;
+            Ok(())
+        })
     }
 
     fn fail(
@@ -239,6 +245,22 @@ impl Scan {
             Box::pin(async move { clients.worker.put_chunk(request).await })
         })?;
         Ok(response.digest)
+    }
+}
+
+/// Puts and reports, once more for as long as a chunk is not found.
+fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadError> {
+    let mut reports = 1;
+    loop {
+        match report() {
+            Err(LoadError::Wire(error))
+                if error.kind == ErrorKind::NotFound && reports < REPORTS_MAX =>
+            {
+                tracing::info!(%error, "a chunk is put again");
+                reports += 1;
+            }
+            told => return told,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use shardfeed_host::{Host, blocking};
 use super::convert;
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::committer::Failure;
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineError};
 use crate::record::Position;
 use crate::snapshot::{self, SnapshotStore};
 
@@ -125,17 +125,25 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         while let Some((entry, responder)) = entries.try_next().await? {
             let (log_id, position) = (entry.log_id, convert::position(&entry.log_id));
             let index = position.index;
+            let is_asked = responder.is_some();
             let answer = self.shared.change(index, |held| {
                 let answer = match &entry.payload {
                     EntryPayload::Blank => Vec::new(),
-                    EntryPayload::Normal(command) => held.machine.apply(index, &command.0),
+                    EntryPayload::Normal(command) => {
+                        held.machine.apply(index, &command.0, is_asked)?
+                    }
                     EntryPayload::Membership(membership) => {
                         held.used.extend(membership.nodes().map(|(node, _)| *node));
                         Vec::new()
                     }
                 };
                 held.applied = Some(position);
-                answer
+                Ok(answer)
+            })?;
+            let answer = answer.map_err(|error: MachineError| {
+                let message = format!("the command at index {index} cannot be applied: {error}");
+                self.shared.failure.note(message.clone());
+                io::Error::other(message)
             })?;
             if let EntryPayload::Membership(membership) = entry.payload {
                 self.membership = StoredMembership::new(Some(log_id), membership);

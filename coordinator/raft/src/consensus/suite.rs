@@ -25,9 +25,9 @@ use shardfeed_host::{Disk, Host, RealDisk, RealHost};
 struct Counter(u64);
 
 impl Machine for Counter {
-    fn apply(&mut self, _index: u64, _command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _: u64, _: &[u8], _: bool) -> Result<Vec<u8>, MachineError> {
         self.0 += 1;
-        Vec::new()
+        Ok(Vec::new())
     }
 
     fn snapshot(&self) -> Vec<u8> {

@@ -157,6 +157,24 @@ async fn a_machine_that_panics_stops_the_node() {
     node.shutdown().await;
 }
 
+/// A release that does not know a command must not pass over it: it would become another replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_the_machine_does_not_know_stops_the_node_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = open(&options(dir.path())).await;
+    propose(&node, 0, 3).await;
+    for command in ["of a later release", "more"] {
+        let error = node.propose(command.as_bytes().to_vec()).await.unwrap_err();
+        assert!(matches!(error, ProposeError::Stopped { .. }), "{error}");
+        assert!(error.to_string().contains("nobody told me of this"), "{error}");
+    }
+    assert_eq!(node.read(Ledger::commands).len(), 3);
+    node.shutdown().await;
+    // So does each start of the same release.
+    let error = Node::open(options(dir.path()), Ledger::default()).await.unwrap_err();
+    assert!(error.to_string().contains("nobody told me of this"), "{error}");
+}
+
 fn snapshot_names(dir: &std::path::Path) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -26,15 +26,24 @@ impl Ledger {
 }
 
 impl Machine for Ledger {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Vec<u8> {
+    fn apply(
+        &mut self,
+        index: u64,
+        command: &[u8],
+        is_asked: bool,
+    ) -> Result<Vec<u8>, MachineError> {
         if let Some((last, _)) = self.applied.last() {
             assert!(*last < index, "index {index} after {last}");
         }
         if command == b"panic" {
             panic!("told to");
         }
+        if command == b"of a later release" {
+            return Err(MachineError::new("nobody told me of this"));
+        }
         self.applied.push((index, command.to_vec()));
-        self.applied.len().to_string().into_bytes()
+        let answer = if is_asked { self.applied.len().to_string() } else { String::new() };
+        Ok(answer.into_bytes())
     }
 
     fn snapshot(&self) -> Vec<u8> {

@@ -1,0 +1,251 @@
+//! Commands as the log has them, and answers on their way to whoever asked.
+//!
+//! A command is JSON, so that a log can be read by people and by later releases. Takes are the exception:
+//! there are many, and what those of one command share is written once.
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::{Answer, Refusal};
+use crate::command::{Change, Command, LeaseRef, PoolFacts, Take};
+
+/// First byte of takes in postcard; JSON begins with `{`.
+const TAKES: u8 = 1;
+
+/// Bytes are no command, or no answer, that this release knows.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodingError {
+    /// It is not JSON, or not of a known kind.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// It says that it is of takes, but is not.
+    #[error("{0}")]
+    Takes(#[from] postcard::Error),
+    /// A take refers to something that is not there.
+    #[error("take {take} refers to {what}, which is not there")]
+    Missing {
+        /// Which one.
+        take: usize,
+        /// What it refers to.
+        what: &'static str,
+    },
+}
+
+/// A command of takes, as it is written.
+#[derive(Serialize, Deserialize)]
+struct Takes {
+    request_id: String,
+    principal: String,
+    now_ms: u64,
+    pools: Vec<(String, u64, u64)>,
+    facts: Vec<PoolFacts>,
+    takes: Vec<Row>,
+}
+
+/// One take, without what it shares with others.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    /// Which of the pools: job, generation and epoch.
+    pool: usize,
+    /// Which of the facts.
+    facts: usize,
+    rank: u64,
+    fencing: u64,
+    step: u64,
+    started: u64,
+    known: u64,
+    wants: u64,
+    released: Option<u64>,
+}
+
+impl Command {
+    /// As the log has it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Change::TakeGroups { takes } = &self.change else {
+            return serde_json::to_vec(self).expect("a command is plain data with string keys");
+        };
+        let mut written = Takes {
+            request_id: self.request_id.clone(),
+            principal: self.principal.clone(),
+            now_ms: self.now_ms,
+            pools: vec![],
+            facts: vec![],
+            takes: Vec::with_capacity(takes.len()),
+        };
+        takes.iter().for_each(|take| written.push(take));
+        postcard::to_extend(&written, vec![TAKES]).expect("takes are plain data")
+    }
+
+    /// Reads what [`Command::to_bytes`] wrote, in this release or an earlier one.
+    ///
+    /// # Errors  [`EncodingError`]; only a later release could have written such a command.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, EncodingError> {
+        match bytes {
+            [TAKES, takes @ ..] => postcard::from_bytes::<Takes>(takes)?.into_command(),
+            json => Ok(serde_json::from_slice(json)?),
+        }
+    }
+}
+
+impl Takes {
+    fn push(&mut self, take: &Take) {
+        let Take { lease, epoch, step, started, known, wants, released, facts } = take;
+        let is_pool = |(job, generation, of): &(String, u64, u64)| {
+            (job, generation, of) == (&lease.job, &lease.generation, epoch)
+        };
+        let pool = self.pools.iter().rposition(is_pool).unwrap_or_else(|| {
+            self.pools.push((lease.job.clone(), lease.generation, *epoch));
+            self.pools.len() - 1
+        });
+        let known_facts = self.facts.iter().rposition(|known| known == facts);
+        let facts = known_facts.unwrap_or_else(|| {
+            self.facts.push(facts.clone());
+            self.facts.len() - 1
+        });
+        self.takes.push(Row {
+            pool,
+            facts,
+            rank: lease.rank,
+            fencing: lease.fencing,
+            step: *step,
+            started: *started,
+            known: *known,
+            wants: *wants,
+            released: *released,
+        });
+    }
+
+    fn into_command(self) -> Result<Command, EncodingError> {
+        let Self { request_id, principal, now_ms, pools, facts, takes } = self;
+        let take = |(number, row): (usize, Row)| {
+            let missing = |what| EncodingError::Missing { take: number, what };
+            let (job, generation, epoch) = pools.get(row.pool).ok_or(missing("a pool"))?;
+            let facts = facts.get(row.facts).ok_or(missing("facts"))?.clone();
+            let Row { rank, fencing, step, started, known, wants, released, .. } = row;
+            let lease = LeaseRef { job: job.clone(), generation: *generation, rank, fencing };
+            Ok(Take { lease, epoch: *epoch, step, started, known, wants, released, facts })
+        };
+        let takes =
+            takes.into_iter().enumerate().map(take).collect::<Result<_, EncodingError>>()?;
+        Ok(Command { request_id, principal, now_ms, change: Change::TakeGroups { takes } })
+    }
+}
+
+/// An answer for whoever asked, in the same process.
+pub fn answer_to_bytes(answer: &Result<Answer, Refusal>) -> Vec<u8> {
+    match answer {
+        Ok(Answer::Taken(taken)) => {
+            postcard::to_extend(taken, vec![TAKES]).expect("what was taken is plain data")
+        }
+        other => serde_json::to_vec(other).expect("an answer is plain data with string keys"),
+    }
+}
+
+/// Reads what [`answer_to_bytes`] wrote.
+///
+/// # Errors  [`EncodingError`]
+pub fn answer_from_bytes(bytes: &[u8]) -> Result<Result<Answer, Refusal>, EncodingError> {
+    match bytes {
+        [TAKES, taken @ ..] => Ok(Ok(Answer::Taken(postcard::from_bytes(taken)?))),
+        json => Ok(serde_json::from_slice(json)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_plan::dynamic::Piece;
+
+    use super::*;
+    use crate::answer::Taken;
+
+    fn takes() -> Command {
+        let take = |job: &str, rank, next: Vec<u64>| Take {
+            lease: LeaseRef { job: job.to_owned(), generation: 3, rank, fencing: 900 + rank },
+            epoch: 1,
+            step: 2,
+            started: 3,
+            known: 4,
+            wants: 5,
+            released: (rank == 1).then_some(6),
+            facts: PoolFacts { groups: 7, samples: 8, at: 1, next },
+        };
+        let takes = vec![
+            take("a", 0, vec![9, 10]),
+            take("a", 1, vec![]),
+            take("b", 0, vec![]),
+            take("a", 2, vec![]),
+        ];
+        Command {
+            request_id: "q".to_owned(),
+            principal: "p".to_owned(),
+            now_ms: 11,
+            change: Change::TakeGroups { takes },
+        }
+    }
+
+    #[test]
+    fn takes_come_back_as_they_were_written_and_are_short() {
+        let command = takes();
+        let bytes = command.to_bytes();
+        assert_eq!(Command::from_bytes(&bytes).unwrap(), command);
+        let json = serde_json::to_vec(&command).unwrap();
+        assert!(bytes.len() * 5 < json.len(), "{} and {}", bytes.len(), json.len());
+        // As earlier releases wrote them.
+        assert_eq!(Command::from_bytes(&json).unwrap(), command);
+    }
+
+    #[test]
+    fn what_is_no_command_is_refused() {
+        let bytes = takes().to_bytes();
+        for end in 0..bytes.len() {
+            assert!(Command::from_bytes(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        for bytes in [b"{}".as_slice(), b"\xff", br#"{"principal":"a","now_ms":1,"change":"x"}"#] {
+            assert!(Command::from_bytes(bytes).is_err());
+        }
+        let alone = Takes {
+            request_id: String::new(),
+            principal: String::new(),
+            now_ms: 0,
+            pools: vec![],
+            facts: vec![],
+            takes: vec![Row {
+                pool: 0,
+                facts: 0,
+                rank: 0,
+                fencing: 0,
+                step: 0,
+                started: 0,
+                known: 0,
+                wants: 0,
+                released: None,
+            }],
+        };
+        let bytes = postcard::to_extend(&alone, vec![TAKES]).unwrap();
+        let error = Command::from_bytes(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "take 0 refers to a pool, which is not there");
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were_written() {
+        let taken = Taken {
+            truncated: Some(1),
+            pieces: vec![Piece { group: 1, from: 2, to: 3 }],
+            more: true,
+            closed: vec![4],
+            revoke_from: None,
+            quota: Some(5),
+            ended: false,
+            first_step: 6,
+            batch_size: 7,
+        };
+        let fenced = Refusal::Fenced { what: "lease".into(), fencing: 1, reason: "gone".into() };
+        let answers = [
+            Ok(Answer::Taken(vec![Ok(taken), Err(fenced.clone())])),
+            Ok(Answer::Joined { session: 4 }),
+            Err(fenced),
+        ];
+        for answer in answers {
+            assert_eq!(answer_from_bytes(&answer_to_bytes(&answer)).unwrap(), answer);
+        }
+    }
+}
