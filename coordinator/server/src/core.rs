@@ -394,7 +394,7 @@ fn not_leader(leader: Option<&Peer>) -> WireError {
 
 fn storage_failed(reason: &str) -> String {
     format!(
-        "the coordinator cannot go on with its log and has stopped: {reason}; if that is its disk, free \
+        "the coordinator cannot go on with its log and has stopped: {reason}; if its disk is to blame, free \
          space or mend it, then restart the node; everything acknowledged before is kept"
     )
 }
