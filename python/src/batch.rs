@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use shardfeed_embedded::Delivered;
 use shardfeed_handoff::{BufferRange, SharedSlot};
-use shardfeed_pipeline::{Batch, ColumnData, ColumnKind};
+use shardfeed_pipeline::{Batch, ColumnData};
 use shardfeed_plan::Position;
 use shardfeed_tfrecord::example::DType;
 
@@ -44,22 +44,19 @@ impl NativeBatch {
 
 #[pymethods]
 impl NativeBatch {
-    /// Values of a column, its strings' offsets, its rows' splits; `None` where it has none.
+    /// Values of a column, its strings' offsets if it has any, and its splits.
     fn column(
         &self,
         index: usize,
-    ) -> PyResult<(NativeBuffer, Option<NativeBuffer>, Option<NativeBuffer>)> {
+    ) -> PyResult<(NativeBuffer, Option<NativeBuffer>, Vec<NativeBuffer>)> {
         let column = self
             .columns
             .get(index)
             .ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such column"))?;
-        let item = match column.kind {
-            ColumnKind::Dense { dtype, .. } | ColumnKind::Ragged { dtype } => item(dtype),
-            ColumnKind::Bytes { .. } | ColumnKind::RaggedBytes => Item::Byte,
-        };
-        let numbers = |range: Option<BufferRange>| range.map(|r| self.buffer(r, Item::Int64));
-        let values = self.buffer(column.values, item);
-        Ok((values, numbers(column.offsets), numbers(column.row_splits)))
+        let numbers = |range: BufferRange| self.buffer(range, Item::Int64);
+        let values = self.buffer(column.values, item(column.kind.dtype()));
+        let splits = column.splits.iter().copied().map(numbers).collect();
+        Ok((values, column.offsets.map(numbers), splits))
     }
 
     /// One bool a row.

@@ -27,5 +27,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::NativeWriter>()?;
     module.add_class::<records::NativeRecords>()?;
     module.add_function(wrap_pyfunction!(loader::default_budget_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(records::encode_sequence_example, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_example, module)?)
 }

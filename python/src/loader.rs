@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use shardfeed_embedded::{
     ClusterOptions, LoadError, Loader, LoaderOptions, Next, OpenProgress, PrefetchStats, ScanStage,
 };
-use shardfeed_pipeline::{ColumnKind, Reading};
+use shardfeed_pipeline::{ColumnKind, ParseSpec, Reading};
 use shardfeed_plan::{Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
@@ -297,13 +297,13 @@ fn column_tuple((name, kind): &(std::sync::Arc<str>, ColumnKind)) -> ColumnTuple
         DType::Float32 => "float32",
         DType::Bytes => "bytes",
     };
-    let (kind, dtype, shape) = match kind {
-        ColumnKind::Dense { dtype: of, shape } => ("dense", dtype(of), shape.clone()),
-        ColumnKind::Ragged { dtype: of } => ("ragged", dtype(of), vec![]),
-        ColumnKind::Bytes { shape } => ("bytes", "bytes", shape.clone()),
-        ColumnKind::RaggedBytes => ("ragged_bytes", "bytes", vec![]),
+    let (what, shape) = match kind {
+        ColumnKind::Dense { shape, .. } => ("dense", shape),
+        ColumnKind::Padded { shape, .. } => ("padded", shape),
+        ColumnKind::Ragged { shape, .. } => ("ragged", shape),
+        ColumnKind::Sparse { size, .. } => ("sparse", size),
     };
-    (name.to_string(), kind, dtype, shape)
+    (name.to_string(), what, dtype(&kind.dtype()), shape.clone())
 }
 
 fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
@@ -323,7 +323,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         compression: compression
             .parse::<CompressionChoice>()
             .map_err(|error| bad(error.to_string()))?,
-        features: features(&get("features")?)?,
+        features: parse_spec(py, &get)?,
         batch_size: get("batch_size")?.extract()?,
         seed: get("seed")?.extract()?,
         shuffle: get("shuffle")?.extract()?,
@@ -360,29 +360,42 @@ fn cluster_options<'py>(
     }))
 }
 
-/// A feature: name, kind, dtype, shape, default.
-type FeatureTuple<'py> = (String, String, String, Vec<usize>, Option<Bound<'py, PyAny>>);
+/// A feature: its name, the rest but the default as JSON, its default.
+type FeatureTuple<'py> = (String, String, Option<Bound<'py, PyAny>>);
 
-fn features(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<FeatureSpec>>> {
-    let Some(list) = value.extract::<Option<Vec<FeatureTuple<'_>>>>()? else {
-        return Ok(None);
+fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<FeatureSpec>> {
+    let spec = |(name, text, value): FeatureTuple<'_>| {
+        let feature = serde_json::from_str(&text);
+        let feature = feature
+            .map_err(|error| named(py, "ConfigError", &format!("feature {name:?}: {error}")))?;
+        let mut spec = FeatureSpec { name, feature };
+        let dtype = spec.dtype();
+        if let Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } =
+            &mut spec.feature
+        {
+            *default = value.map(|value| default_value(dtype, &value)).transpose()?;
+        }
+        Ok(spec)
     };
-    let spec = |(name, kind, dtype, shape, default): FeatureTuple<'_>| {
-        let dtype = match dtype.as_str() {
-            "float32" => DType::Float32,
-            "int64" => DType::Int64,
-            _ => DType::Bytes,
-        };
-        let feature = match kind.as_str() {
-            "var_len" => Feature::VarLen { dtype },
-            _ => {
-                let default = default.map(|value| default_value(dtype, &value)).transpose()?;
-                Feature::FixedLen { shape, dtype, default }
-            }
-        };
-        Ok(FeatureSpec { name, feature })
+    list.into_iter().map(spec).collect()
+}
+
+/// What `features` and `sequence_features` say of a record.
+fn parse_spec<'py>(
+    py: Python<'py>,
+    get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Option<ParseSpec>> {
+    let list = |name| -> PyResult<Option<Vec<FeatureSpec>>> {
+        let list = get(name)?.extract::<Option<Vec<FeatureTuple<'_>>>>()?;
+        list.map(|list| features(py, list)).transpose()
     };
-    list.into_iter().map(spec).collect::<PyResult<Vec<_>>>().map(Some)
+    Ok(match (list("features")?, list("sequence_features")?) {
+        (None, None) => None,
+        (Some(features), None) => Some(ParseSpec::Example(features)),
+        (context, Some(lists)) => {
+            Some(ParseSpec::Sequence { context: context.unwrap_or_default(), lists })
+        }
+    })
 }
 
 fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {

@@ -89,37 +89,78 @@ pub(crate) fn encode_example<'py>(
     py: Python<'py>,
     values: Vec<ValueTuple<'py>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let mut owned = Vec::with_capacity(values.len());
-    for (name, kind, data) in values {
+    let owned = values.into_iter().map(|value| Owned::new(py, value));
+    let owned = owned.collect::<PyResult<Vec<_>>>()?;
+    let slices: Vec<_> = owned.iter().map(Owned::slices).collect();
+    let features: Vec<_> = owned.iter().zip(&slices).map(|(owned, s)| owned.feature(s)).collect();
+    let mut record = Vec::new();
+    example::encode_example(&features, &mut record);
+    Ok(PyBytes::new(py, &record))
+}
+
+/// A SequenceExample's bytes.
+/// - `lists`: the name of each, and the values of its steps.
+#[pyfunction]
+pub(crate) fn encode_sequence_example<'py>(
+    py: Python<'py>,
+    context: Vec<ValueTuple<'py>>,
+    lists: Vec<(String, Vec<ValueTuple<'py>>)>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let own = |values: Vec<ValueTuple<'py>>| {
+        values.into_iter().map(|value| Owned::new(py, value)).collect::<PyResult<Vec<_>>>()
+    };
+    let context = own(context)?;
+    let context_slices: Vec<_> = context.iter().map(Owned::slices).collect();
+    let context: Vec<_> =
+        context.iter().zip(&context_slices).map(|(owned, s)| owned.feature(s)).collect();
+    let lists = lists.into_iter().map(|(name, steps)| Ok((name, own(steps)?)));
+    let lists = lists.collect::<PyResult<Vec<_>>>()?;
+    let slices: Vec<Vec<_>> =
+        lists.iter().map(|(_, steps)| steps.iter().map(Owned::slices).collect()).collect();
+    let values: Vec<Vec<Value<'_>>> = lists
+        .iter()
+        .zip(&slices)
+        .map(|((_, steps), slices)| steps.iter().zip(slices).map(|(o, s)| o.feature(s).1).collect())
+        .collect();
+    let lists: Vec<(&str, &[Value<'_>])> =
+        lists.iter().zip(&values).map(|((name, _), values)| (name.as_str(), &values[..])).collect();
+    let mut record = Vec::new();
+    example::encode_sequence_example(&context, &lists, &mut record);
+    Ok(PyBytes::new(py, &record))
+}
+
+/// A value that was taken from Python.
+struct Owned {
+    name: String,
+    data: Data,
+}
+
+impl Owned {
+    fn new<'py>(py: Python<'py>, (name, kind, data): ValueTuple<'py>) -> PyResult<Self> {
         let data = match kind.as_str() {
             "int64" => Data::Int64(PyBuffer::get(&data)?.to_vec(py)?),
             "float32" => Data::Float32(PyBuffer::get(&data)?.to_vec(py)?),
             _ => Data::Bytes(data.extract()?),
         };
-        owned.push((name, data));
+        Ok(Self { name, data })
     }
-    let slices: Vec<Vec<&[u8]>> = owned
-        .iter()
-        .map(|(_, data)| match data {
+
+    fn slices(&self) -> Vec<&[u8]> {
+        match &self.data {
             Data::Bytes(values) => values.iter().map(Vec::as_slice).collect(),
             Data::Int64(_) | Data::Float32(_) => vec![],
-        })
-        .collect();
-    let features: Vec<(&str, Value<'_>)> = owned
-        .iter()
-        .zip(&slices)
-        .map(|((name, data), slices)| {
-            let value = match data {
-                Data::Int64(values) => Value::Int64(values),
-                Data::Float32(values) => Value::Float32(values),
-                Data::Bytes(_) => Value::Bytes(slices),
-            };
-            (name.as_str(), value)
-        })
-        .collect();
-    let mut record = Vec::new();
-    example::encode_example(&features, &mut record);
-    Ok(PyBytes::new(py, &record))
+        }
+    }
+
+    /// - `slices`: what `slices()` gave.
+    fn feature<'a>(&'a self, slices: &'a [&'a [u8]]) -> (&'a str, Value<'a>) {
+        let value = match &self.data {
+            Data::Int64(values) => Value::Int64(values),
+            Data::Float32(values) => Value::Float32(values),
+            Data::Bytes(_) => Value::Bytes(slices),
+        };
+        (&self.name, value)
+    }
 }
 
 /// The records of a file, in order.

@@ -73,3 +73,109 @@ def test_a_batch_is_a_mapping(batch: sf.Batch) -> None:
     assert "rows=3" in repr(batch)
     with pytest.raises(KeyError):
         batch["nothing"]
+
+
+def test_padded_ragged_and_sparse(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"n": [1, 2], "v": [1.0, 2.0, 3.0], "len": [1, 2], "i": [4, 0], "w": [b"a", b"b"]},
+        {"n": [], "v": [], "len": [], "i": [], "w": []},
+        {"n": [5, 6, 7, 8], "v": [4.0], "len": [0, 1], "i": [9], "w": [b"c"]},
+    ]
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for row in rows:
+            writer.write(row)
+    ragged = sf.RaggedFeature
+    features: dict[str, Any] = {
+        "n": sf.FixedLenSequenceFeature((2,), "int64", allow_missing=True, default_value=-1),
+        "w": sf.FixedLenSequenceFeature((), "string", allow_missing=True),
+        "parted": ragged("float32", value_key="v", partitions=[ragged.RowLengths("len")]),
+        "words": ragged("string", value_key="w"),
+        "at": sf.SparseFeature("i", "w", "string", 10),
+    }
+    path = str(tmp_path / "x.tfrecord")
+    batch = next(iter(sf.Loader(path, features, batch_size=3, shuffle=False)))
+    assert batch["n"].tolist() == [
+        [[1, 2], [-1, -1]],
+        [[-1, -1], [-1, -1]],
+        [[5, 6], [7, 8]],
+    ]
+    assert batch.lengths("n").tolist() == [1, 0, 2]
+    assert batch["w"].shape == (3, 2) and batch["w"][:] == [[b"a", b"b"], [b"", b""], [b"c", b""]]
+    parted = batch["parted"]
+    assert parted.tolist() == [[[1.0], [2.0, 3.0]], [], [[], [4.0]]]
+    assert batch.lengths("parted").tolist() == [2, 0, 2]
+    assert [split.tolist() for split in parted.nested_row_splits] == [[0, 2, 2, 4], [0, 1, 3, 3, 4]]
+    assert parted.to_dense(9).tolist() == [
+        [[1.0, 9.0], [2.0, 3.0]],
+        [[9.0, 9.0], [9.0, 9.0]],
+        [[9.0, 9.0], [4.0, 9.0]],
+    ]
+    assert parted[2].to_dense().tolist() == [[0.0], [4.0]]
+    assert batch["words"].tolist() == [[b"a", b"b"], [], [b"c"]]
+    at = batch["at"]
+    assert at.indices.tolist() == [[0, 0], [0, 4], [2, 9]] and at.shape == (3, 10)
+    assert at.values[:] == [b"b", b"a", b"c"]
+    assert at.to_dense(b"")[0].tolist() == [b"b", b"", b"", b"", b"a", b"", b"", b"", b"", b""]
+    with pytest.raises(ValueError, match="'at' is sparse"):
+        batch.lengths("at")
+
+
+def test_sequence_examples(tmp_path: Path) -> None:
+    ints = np.array
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for count in range(3):
+            lists: dict[str, Any] = {
+                "frame": [[step, step + 0.5] for step in range(count)],
+                "tokens": [ints(range(step), np.int64) for step in range(count)],
+                "names": [[b"a"] * step + [b"z"] for step in range(count)],
+            }
+            writer.write(sf.encode_sequence_example({"label": count}, lists))
+    loader = sf.Loader(
+        str(tmp_path / "x.tfrecord"),
+        {"label": sf.FixedLenFeature((), "int64")},
+        sequence_features={
+            "frame": sf.FixedLenSequenceFeature((2,), "float32", allow_missing=True),
+            "tokens": sf.VarLenFeature("int64"),
+            "names": sf.RaggedFeature("string"),
+        },
+        batch_size=3,
+        shuffle=False,
+    )
+    batch = next(iter(loader))
+    assert batch["label"].tolist() == [0, 1, 2]
+    assert batch["frame"].shape == (3, 2, 2) and batch.lengths("frame").tolist() == [0, 1, 2]
+    assert batch["frame"][2].tolist() == [[0.0, 0.5], [1.0, 1.5]]
+    assert batch["tokens"].tolist() == [[], [[]], [[], [0]]]
+    assert batch["names"].tolist() == [[], [[b"z"]], [[b"z"], [b"a", b"z"]]]
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write({"v": [1.0, 2.0], "len": [1, 2], "i": [1, 10]})
+    ragged = sf.RaggedFeature
+
+    def error(**features: Any) -> str:
+        with pytest.raises(sf.FeatureError) as raised:
+            next(iter(sf.Loader(str(tmp_path / "x.tfrecord"), features, batch_size=1)))
+        return str(raised.value)
+
+    parted = ragged("float32", value_key="v", partitions=[ragged.RowLengths("len")])
+    said = error(x=parted)
+    assert "feature `x` cannot be parted by `len`: its rows hold 3 values, but there are 2" in said
+    assert "x.tfrecord" in said
+    said = error(x=sf.SparseFeature("i", "v", "float32", 10))
+    assert "index `i` has a 10, but that dimension's size is 10" in said
+    said = error(v=sf.FixedLenSequenceFeature((3,), "float32", allow_missing=True))
+    assert "2 values, which is no multiple of the 3" in said
+    with pytest.raises(sf.ConfigError, match="set allow_missing"):
+        sf.Loader(
+            str(tmp_path / "x.tfrecord"),
+            {"v": sf.FixedLenSequenceFeature((), "float32")},
+            batch_size=1,
+        )
+    with pytest.raises(sf.ConfigError, match="is no partition"):
+        sf.Loader(
+            str(tmp_path / "x.tfrecord"),
+            {"v": sf.RaggedFeature("float32", partitions=["len"])},  # type: ignore[list-item]
+            batch_size=1,
+        )

@@ -1,4 +1,4 @@
-//! `tf.train.Example`: parsed from the wire straight into columns, and written.
+//! `tf.train.Example` and `SequenceExample`: parsed from the wire straight into columns, and written.
 //!
 //! There is no protobuf library behind this: an Example is three nested messages, and a record is
 //! walked once without an allocation. What protobuf accepts is accepted (packed and unpacked values,
@@ -6,7 +6,7 @@
 //! writer makes: groups, a value of a wire type that its list cannot have, and a map entry that says
 //! its key or value twice. `tests/goldens.rs` lists where TensorFlow answers otherwise.
 //!
-//! Start at [`ExampleParser`]; [`encode_example`] is the way back, [`describe`] says what a record
+//! Start at [`ExampleParser`] or [`SequenceParser`]; [`encode_example`] is the way back, [`describe`] says what a record
 //! holds when nobody knows.
 //!
 //! ```
@@ -33,13 +33,21 @@ mod spec;
 mod wire;
 
 mod feature;
+mod keys;
+mod ragged;
+
+mod cells;
 mod parse;
+mod sequence;
 
 mod inspect;
 mod write;
 
+pub use cells::Parts;
 pub use feature::ListRef;
 pub use inspect::{FeatureSummary, describe};
 pub use parse::{ExampleParser, Located, ParseError};
-pub use spec::{DType, DefaultValue, Feature, FeatureSpec, SpecError};
-pub use write::{Value, encode_example};
+pub use ragged::PartitionFault;
+pub use sequence::{SequenceParser, Steps};
+pub use spec::{DType, DefaultValue, Feature, FeatureSpec, Partition, SpecError};
+pub use write::{Value, encode_example, encode_sequence_example};

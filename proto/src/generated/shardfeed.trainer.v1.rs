@@ -246,14 +246,15 @@ pub struct Range {
     #[prost(uint64, tag = "2")]
     pub len: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Column {
     #[prost(message, optional, tag = "1")]
     pub values: ::core::option::Option<Range>,
     #[prost(message, optional, tag = "2")]
     pub offsets: ::core::option::Option<Range>,
-    #[prost(message, optional, tag = "3")]
-    pub row_splits: ::core::option::Option<Range>,
+    /// Padded: one, values of each row. Ragged: the outermost first. Sparse: one, places.
+    #[prost(message, repeated, tag = "3")]
+    pub splits: ::prost::alloc::vec::Vec<Range>,
 }
 /// A finished batch; columns in the order of the job's features sorted by name.
 #[derive(Clone, PartialEq, ::prost::Message)]

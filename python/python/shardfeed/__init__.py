@@ -1,12 +1,11 @@
 """TFRecord input for training clusters: equal steps, exact resume, elastic world size.
 
-A `Loader` gives one rank its batches; `FixedLenFeature` and `VarLenFeature` say what is in a record,
-with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files.
+A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files.
 """
 
 from shardfeed._native import __version__
 from shardfeed.batch import Batch
-from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn
+from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.errors import (
     CacheError,
     ClusterError,
@@ -23,9 +22,20 @@ from shardfeed.errors import (
     SupersededError,
     TokenError,
 )
-from shardfeed.features import FixedLenFeature, VarLenFeature
+from shardfeed.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from shardfeed.loader import Loader
-from shardfeed.records import TFRecordWriter, encode_example, read_records
+from shardfeed.records import (
+    TFRecordWriter,
+    encode_example,
+    encode_sequence_example,
+    read_records,
+)
 
 __all__ = [
     "Batch",
@@ -40,17 +50,22 @@ __all__ = [
     "FeatureError",
     "FencedError",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "JobIdentityError",
     "Loader",
     "RaggedBytesColumn",
     "RaggedColumn",
+    "RaggedFeature",
     "ShardChangedError",
     "ShardfeedError",
+    "SparseColumn",
+    "SparseFeature",
     "SupersededError",
     "TFRecordWriter",
     "TokenError",
     "VarLenFeature",
     "__version__",
     "encode_example",
+    "encode_sequence_example",
     "read_records",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardfeed._native import NativeBatch, NativeBuffer
-from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn
+from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 
 Array = npt.NDArray[Any]
 
@@ -82,17 +82,37 @@ class Batch(Mapping[str, Any]):
         shard, ordinal = self._native.provenance()
         return _array(shard, np.int64), _array(ordinal, np.int64)
 
-    def _make(self, column: Column) -> Any:
-        values, offsets, row_splits = self._native.column(column.place)
-        shape = (self._native.rows, *column.shape)
-        if column.kind == "dense":
-            return _array(values, column.dtype).reshape(shape)
+    def lengths(self, name: str) -> Array:
+        """How many values each row of a padded or ragged column has, int64 `[rows]`."""
+        column = self._columns[name]
+        if column.kind == "padded":
+            _, _, splits = self._native.column(column.place)
+            return _array(splits[0], np.int64)
         if column.kind == "ragged":
-            return RaggedColumn(_array(values, column.dtype), _array(row_splits, np.int64))
-        strings = _array(values, np.uint8)
-        if column.kind == "bytes":
-            return BytesColumn(strings, _array(offsets, np.int64), shape)
-        return RaggedBytesColumn(strings, _array(offsets, np.int64), _array(row_splits, np.int64))
+            lengths: Array = self[name].lengths()
+            return lengths
+        raise ValueError(f"column {name!r} is {column.kind}: all of its rows are of shape {column.shape}")
+
+    def _make(self, column: Column) -> Any:
+        native, starts, native_splits = self._native.column(column.place)
+        rows = self._native.rows
+        splits = [_array(split, np.int64) for split in native_splits]
+        if starts is None:
+            values, items = _array(native, column.dtype), None
+        else:
+            values, items = _array(native, np.uint8), _array(starts, np.int64)
+        if column.kind == "ragged":
+            if items is not None:
+                return RaggedBytesColumn(values, items, *splits, shape=column.shape)
+            return RaggedColumn(values.reshape(-1, *column.shape) if column.shape else values, *splits)
+        if column.kind == "sparse":
+            places = splits[0].reshape(-1, 1 + len(column.shape))
+            found = values if items is None else BytesColumn(values, items, (len(items) - 1,))
+            return SparseColumn(places, found, (rows, *column.shape))
+        shape = (rows, *column.shape)
+        if column.kind == "padded":
+            shape = (rows, int(splits[0].max(initial=0)), *column.shape)
+        return values.reshape(shape) if items is None else BytesColumn(values, items, shape)
 
     def __repr__(self) -> str:
         names = ", ".join(self._columns)

@@ -71,93 +71,179 @@ class BytesColumn(Sequence[Any]):
 
 
 class RaggedColumn(Sequence[Any]):
-    """Rows of any number of numbers. Indexing gives a row as an array, without a copy.
+    """Rows of any number of numbers, or of rows of these. Indexing gives a row without a copy: an
+    array, or with several splits a `RaggedColumn` of what is in the row.
 
-    - `values`: all rows end to end.
-    - `row_splits`: int64 `[rows + 1]`; row r is `values[row_splits[r]:row_splits[r + 1]]`.
+    - `values`: `[n, *shape]`, all rows end to end.
+    - `nested_row_splits`: int64 each, the outermost `[rows + 1]` first: row r is what lies from
+      `splits[r]` to `splits[r + 1]` in the next one, after the last one in `values`.
     """
 
-    __slots__ = ("row_splits", "values")
+    __slots__ = ("nested_row_splits", "values")
 
-    def __init__(self, values: Array, row_splits: Array) -> None:
+    def __init__(self, values: Array, *nested_row_splits: Array) -> None:
         self.values = values
-        self.row_splits = row_splits
+        self.nested_row_splits = nested_row_splits
+
+    @property
+    def row_splits(self) -> Array:
+        """The outermost splits, int64 `[rows + 1]`."""
+        return self.nested_row_splits[0]
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
     @overload
-    def __getitem__(self, index: int) -> Array: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Array]: ...
+    def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = _row(index, len(self))
-        return self.values[self.row_splits[row] : self.row_splits[row + 1]]
+        begin, end, inner = _inner(self.nested_row_splits, row)
+        values = self.values[begin:end]
+        return RaggedColumn(values, *inner) if inner else values
 
     def lengths(self) -> Array:
-        """Values of each row, int64 `[rows]`."""
+        """How many values, or rows of values, each row has, int64 `[rows]`."""
         return np.diff(self.row_splits)
 
+    def tolist(self) -> list[Any]:
+        """All rows as nested lists; copies."""
+        return [row.tolist() for row in self]
+
     def to_dense(self, default: Any = 0, length: int | None = None) -> Array:
-        """`[rows, length]`, short rows filled with `default`; `length` is the longest row's if not
-        given. Copies.
+        """`[rows, length, ...]`, short rows filled with `default`; `length` is the longest row's if not
+        given, inner rows are as long as the longest of them. Copies.
 
         Raises `ValueError` if a row is longer than `length`.
         """
-        lengths = self.lengths()
-        longest = int(lengths.max(initial=0))
-        width = longest if length is None else length
-        if longest > width:
-            raise ValueError(f"a row has {longest} values, more than length={width}")
-        out = np.full((len(self), width), default, dtype=self.values.dtype)
-        out[np.arange(width) < lengths[:, None]] = self.values
+        indices, values, shape = self.to_sparse()
+        if length is not None:
+            if shape[1] > length:
+                raise ValueError(f"a row has {shape[1]} values, more than length={length}")
+            shape = (shape[0], length, *shape[2:])
+        out = np.full((*shape, *values.shape[1:]), default, dtype=values.dtype)
+        out[tuple(indices.T)] = values
         return out
 
-    def to_sparse(self) -> tuple[Array, Array, tuple[int, int]]:
-        """Indices int64 `[n, 2]`, values `[n]` and dense shape, as TensorFlow's SparseTensor has
-        them for a VarLenFeature. Values are not copied."""
-        lengths = self.lengths()
-        rows = np.repeat(np.arange(len(self)), lengths)
-        columns = np.arange(len(self.values)) - np.repeat(self.row_splits[:-1], lengths)
-        indices = np.stack([rows, columns], axis=1).astype(np.int64)
-        return indices, self.values, (len(self), int(lengths.max(initial=0)))
+    def to_sparse(self) -> tuple[Array, Array, tuple[int, ...]]:
+        """Indices int64 `[n, 1 + splits]`, values `[n, ...]` and dense shape, as TensorFlow's SparseTensor
+        has them for a VarLenFeature. Values are not copied."""
+        indices, shape = _places(self.nested_row_splits)
+        return indices, self.values, shape
 
     def __repr__(self) -> str:
         return f"RaggedColumn(rows={len(self)}, values={len(self.values)}, {self.values.dtype})"
 
 
 class RaggedBytesColumn(Sequence[Any]):
-    """Rows of any number of byte strings. Indexing gives a row as a list of `bytes`, a copy.
+    """Rows of any number of byte strings, or of rows of these. Indexing gives a row as a list of
+    `bytes`, or nested lists, a copy.
 
     - `values`, `offsets`: the strings, as in `BytesColumn`.
-    - `row_splits`: int64 `[rows + 1]`; row r has strings `row_splits[r]` to `row_splits[r + 1]`.
+    - `nested_row_splits`: as in `RaggedColumn`, over strings.
+    - `shape`: of what lies together, `()` for single strings.
     """
 
-    __slots__ = ("offsets", "row_splits", "values")
+    __slots__ = ("nested_row_splits", "offsets", "shape", "values")
 
-    def __init__(self, values: Array, offsets: Array, row_splits: Array) -> None:
+    def __init__(
+        self, values: Array, offsets: Array, *nested_row_splits: Array, shape: tuple[int, ...] = ()
+    ) -> None:
         self.values = values
         self.offsets = offsets
-        self.row_splits = row_splits
+        self.nested_row_splits = nested_row_splits
+        self.shape = shape
+
+    @property
+    def row_splits(self) -> Array:
+        """The outermost splits, int64 `[rows + 1]`."""
+        return self.nested_row_splits[0]
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
     @overload
-    def __getitem__(self, index: int) -> list[bytes]: ...
+    def __getitem__(self, index: int) -> list[Any]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[list[bytes]]: ...
+    def __getitem__(self, index: slice) -> list[list[Any]]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = _row(index, len(self))
-        items = range(self.row_splits[row], self.row_splits[row + 1])
-        return [self.values[self.offsets[i] : self.offsets[i + 1]].tobytes() for i in items]
+        begin, end, inner = _inner(self.nested_row_splits, row)
+        width = prod(self.shape)
+        offsets = self.offsets[begin * width : end * width + 1]
+        if inner:
+            return RaggedBytesColumn(self.values, offsets, *inner, shape=self.shape).tolist()
+        return BytesColumn(self.values, offsets, (end - begin, *self.shape)).tolist()
+
+    def lengths(self) -> Array:
+        """How many strings, or rows of strings, each row has, int64 `[rows]`."""
+        return np.diff(self.row_splits)
+
+    def tolist(self) -> list[Any]:
+        """All rows as nested lists of `bytes`; copies."""
+        return self[:]
 
     def __repr__(self) -> str:
         return f"RaggedBytesColumn(rows={len(self)}, strings={len(self.offsets) - 1})"
+
+
+class SparseColumn:
+    """Values at places of a tensor that is mostly empty.
+
+    - `indices`: int64 `[n, 1 + dims]`, the row and the place in it of each value, ascending.
+    - `values`: `[n]`, for strings a `BytesColumn`.
+    - `shape`: `(rows, *size)`.
+    """
+
+    __slots__ = ("indices", "shape", "values")
+
+    def __init__(self, indices: Array, values: Any, shape: tuple[int, ...]) -> None:
+        self.indices = indices
+        self.values = values
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def to_dense(self, default: Any = 0) -> Array:
+        """An array of `shape`, with `default` where no value is. Of values at one place the last one
+        stays. Copies."""
+        is_bytes = isinstance(self.values, BytesColumn)
+        values = self.values.to_numpy() if is_bytes else self.values
+        out = np.full(self.shape, default, dtype=values.dtype)
+        out[tuple(self.indices.T)] = values
+        return out
+
+    def __repr__(self) -> str:
+        return f"SparseColumn(shape={self.shape}, values={len(self.values)})"
+
+
+def _inner(splits: tuple[Array, ...], row: int) -> tuple[int, int, list[Array]]:
+    """Where a row lies in the values, and the splits inside of it."""
+    begin, end = int(splits[0][row]), int(splits[0][row + 1])
+    inner = []
+    for ends in splits[1:]:
+        part = ends[begin : end + 1]
+        begin, end = int(part[0]), int(part[-1])
+        inner.append(part - begin)
+    return begin, end, inner
+
+
+def _places(splits: tuple[Array, ...]) -> tuple[Array, tuple[int, ...]]:
+    """The place of each value, int64 `[n, 1 + splits]`, and the shape that holds all."""
+    columns = [np.arange(len(splits[0]) - 1)]
+    shape = [len(splits[0]) - 1]
+    for ends in splits:
+        lengths = np.diff(ends)
+        columns = [np.repeat(column, lengths) for column in columns]
+        columns.append(np.arange(ends[-1]) - np.repeat(ends[:-1], lengths))
+        shape.append(int(lengths.max(initial=0)))
+    return np.stack(columns, axis=1).astype(np.int64), tuple(shape)
 
 
 def _row(index: int, rows: int) -> int:

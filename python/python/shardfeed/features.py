@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,42 +42,205 @@ class FixedLenFeature:
 class VarLenFeature:
     """Any number of values in a record, also none.
 
-    Gives a `RaggedColumn`; for strings a `RaggedBytesColumn`.
+    Gives a `RaggedColumn`; for strings a `RaggedBytesColumn`. In `sequence_features` any number of
+    values in each step: rows of steps of values.
     """
 
     dtype: Any
 
 
-Feature = FixedLenFeature | VarLenFeature
-FeatureTuple = tuple[str, str, str, list[int], list[Any] | None]
+@dataclass(frozen=True)
+class FixedLenSequenceFeature:
+    """Any number of values of a shape, padded to the longest record of the batch.
+
+    - `shape`, `dtype`: of one of them, as for `FixedLenFeature`.
+    - `allow_missing`: whether a record without the feature has none; in `features` it must be True.
+    - `default_value`: what pads, one value; else 0 or the empty string. Not in `sequence_features`.
+
+    Gives an array `[rows, longest, *shape]`, for strings a `BytesColumn`; `batch.lengths(name)` says how
+    many each row has. In `sequence_features` each step has one of this shape.
+    """
+
+    shape: Sequence[int]
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
 
 
-def to_native(features: Mapping[str, Feature] | None) -> list[FeatureTuple] | None:
+@dataclass(frozen=True)
+class RaggedFeature:
+    """Any number of values, parted into rows, and rows of rows, by other features of the record.
+
+    - `value_key`: the key of the values, if it is not the feature's name.
+    - `partitions`: how they are parted, the outermost first: `RaggedFeature.RowSplits(key)`,
+      `RowLengths(key)`, `RowStarts(key)`, `RowLimits(key)`, `ValueRowIds(key)`,
+      `UniformRowLength(length)`. A partition that does not fit its values is an error.
+
+    Gives a `RaggedColumn` with one split for the records and one for each partition; uniform lengths
+    that come last are dimensions of the values instead. Splits are int64.
+    """
+
+    dtype: Any
+    value_key: str | None = None
+    partitions: Sequence[_Partition] = ()
+
+    @dataclass(frozen=True)
+    class RowSplits:
+        """Where each row begins, and where the last one ends."""
+
+        key: str
+        what: ClassVar[str] = "row_splits"
+
+    @dataclass(frozen=True)
+    class RowLengths:
+        """How many values each row has."""
+
+        key: str
+        what: ClassVar[str] = "row_lengths"
+
+    @dataclass(frozen=True)
+    class RowStarts:
+        """Where each row begins."""
+
+        key: str
+        what: ClassVar[str] = "row_starts"
+
+    @dataclass(frozen=True)
+    class RowLimits:
+        """Where each row ends."""
+
+        key: str
+        what: ClassVar[str] = "row_limits"
+
+    @dataclass(frozen=True)
+    class ValueRowIds:
+        """In which row each value is, ascending."""
+
+        key: str
+        what: ClassVar[str] = "value_row_ids"
+
+    @dataclass(frozen=True)
+    class UniformRowLength:
+        """All rows have so many values."""
+
+        length: int
+        what: ClassVar[str] = "uniform_row_length"
+
+
+_Partition = (
+    RaggedFeature.RowSplits
+    | RaggedFeature.RowLengths
+    | RaggedFeature.RowStarts
+    | RaggedFeature.RowLimits
+    | RaggedFeature.ValueRowIds
+    | RaggedFeature.UniformRowLength
+)
+
+
+@dataclass(frozen=True)
+class SparseFeature:
+    """Values at places of a large and mostly empty tensor.
+
+    - `index_key`: the key of the places, int64, as many as values; one for each dimension.
+    - `value_key`, `dtype`: the values.
+    - `size`: of each dimension; a place outside of it is an error.
+    - `already_sorted`: whether the places ascend in every record, which is checked; else they are sorted.
+
+    Gives a `SparseColumn` of shape `[rows, *size]`.
+    """
+
+    index_key: str | Sequence[str]
+    value_key: str
+    dtype: Any
+    size: int | Sequence[int]
+    already_sorted: bool = False
+
+
+Feature = (
+    FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | RaggedFeature | SparseFeature
+)
+#: Name, all but the default as JSON, default.
+FeatureTuple = tuple[str, str, list[Any] | None]
+
+
+def to_native(
+    features: Mapping[str, Feature] | None, argument: str = "features"
+) -> list[FeatureTuple] | None:
     """The features as the extension module takes them."""
     if features is None:
         return None
     if not isinstance(features, Mapping):
         raise ConfigError(
-            f"features must be a dict of name to FixedLenFeature or VarLenFeature, or None for raw "
-            f"records; got {type(features).__name__}"
+            f"{argument} must be a dict of name to FixedLenFeature, VarLenFeature or another feature, or "
+            f"None for raw records; got {type(features).__name__}"
         )
     if not features:
-        raise ConfigError("features is empty; name at least one, or pass None for raw records")
+        raise ConfigError(f"{argument} is empty; name at least one, or pass None for raw records")
     return [_to_native(name, feature) for name, feature in features.items()]
 
 
 def _to_native(name: str, feature: Feature) -> FeatureTuple:
     if not isinstance(name, str):
         raise ConfigError(f"a feature's name is a str, not {name!r}")
-    if isinstance(feature, VarLenFeature):
-        return (name, "var_len", _dtype(name, feature.dtype), [], None)
-    if isinstance(feature, FixedLenFeature):
-        dtype, shape = _dtype(name, feature.dtype), _shape(name, feature.shape)
-        return (name, "fixed_len", dtype, shape, _default(name, feature, dtype, shape))
-    raise ConfigError(
-        f"feature {name!r} must be a FixedLenFeature or a VarLenFeature, not "
-        f"{type(feature).__name__}"
-    )
+    default = None
+    fields: dict[str, Any]
+    match feature:
+        case VarLenFeature():
+            kind, fields = "var_len", {}
+        case FixedLenFeature():
+            shape = _shape(name, feature.shape)
+            kind, fields = "fixed_len", {"shape": shape}
+            default = _default(name, feature, _dtype(name, feature.dtype), shape)
+        case FixedLenSequenceFeature():
+            shape = _shape(name, feature.shape)
+            kind = "fixed_len_sequence"
+            fields = {"shape": shape, "allow_missing": bool(feature.allow_missing)}
+            default = _default(name, feature, _dtype(name, feature.dtype), [])
+        case RaggedFeature():
+            kind, fields = "ragged", _ragged(name, feature)
+        case SparseFeature():
+            kind, fields = "sparse", _sparse(name, feature)
+        case _:
+            raise ConfigError(
+                f"feature {name!r} must be a FixedLenFeature, a VarLenFeature or another feature of "
+                f"shardfeed, not {type(feature).__name__}"
+            )
+    text = json.dumps({kind: {"dtype": _dtype(name, feature.dtype), **fields}})
+    return (name, text, default)
+
+
+def _ragged(name: str, feature: RaggedFeature) -> dict[str, Any]:
+    partitions: list[dict[str, str | int]] = []
+    for partition in feature.partitions:
+        if isinstance(partition, RaggedFeature.UniformRowLength):
+            length = partition.length
+            if not isinstance(length, int | np.integer) or length < 1:
+                raise ConfigError(f"feature {name!r}: a uniform row length is 1 or more, not {length!r}")
+            partitions.append({partition.what: int(length)})
+        elif isinstance(partition, _Partition):
+            partitions.append({partition.what: _key(name, partition.key)})
+        else:
+            raise ConfigError(
+                f"feature {name!r}: {partition!r} is no partition; use RaggedFeature.RowSplits(key) or another"
+            )
+    value_key = None if feature.value_key is None else _key(name, feature.value_key)
+    return {"value_key": value_key, "partitions": partitions}
+
+
+def _sparse(name: str, feature: SparseFeature) -> dict[str, Any]:
+    keys = [feature.index_key] if isinstance(feature.index_key, str) else list(feature.index_key)
+    return {
+        "index_keys": [_key(name, key) for key in keys],
+        "value_key": _key(name, feature.value_key),
+        "size": _shape(name, feature.size),
+        "already_sorted": bool(feature.already_sorted),
+    }
+
+
+def _key(name: str, key: Any) -> str:
+    if not isinstance(key, str):
+        raise ConfigError(f"feature {name!r}: a key is a str, not {key!r}")
+    return key
 
 
 def _dtype(name: str, dtype: Any) -> str:
@@ -104,7 +268,7 @@ def _shape(name: str, shape: Sequence[int] | int) -> list[int]:
 
 
 def _default(
-    name: str, feature: FixedLenFeature, dtype: str, shape: list[int]
+    name: str, feature: FixedLenFeature | FixedLenSequenceFeature, dtype: str, shape: list[int]
 ) -> list[Any] | None:
     if feature.default_value is None:
         return None

@@ -35,7 +35,10 @@ class Loader:
     keeps its lanes.
 
     - `files`: a path, a glob, or a list of them.
-    - `features`: name to `FixedLenFeature` or `VarLenFeature`; None: raw records under "record".
+    - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or
+      `SparseFeature`, as `tf.io.parse_example` takes them; None: raw records under "record".
+    - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
+      lists of `tf.train.SequenceExample`s; `features` are then those of the context. No name may be in both.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -79,6 +82,7 @@ class Loader:
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         features: Mapping[str, Feature] | None = None,
         *,
+        sequence_features: Mapping[str, Feature] | None = None,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -122,6 +126,7 @@ class Loader:
             "run": ranks.run_id(run),
             "ranks_on_host": ranks.on_this_host(),
             "features": to_native(features),
+            "sequence_features": to_native(sequence_features, "sequence_features"),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": bool(shuffle),

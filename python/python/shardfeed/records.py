@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +36,24 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     # An empty list has no type, so it is the same as no feature.
     typed = [item for item in features.items() if not _is_untyped(item[1])]
     return _native.encode_example([_value(name, value) for name, value in typed])
+
+
+def encode_sequence_example(
+    context: Mapping[str, Any], feature_lists: Mapping[str, Sequence[Any]]
+) -> bytes:
+    """A serialized `tf.train.SequenceExample`.
+
+    - `context`: features of the whole record, as for `encode_example`.
+    - `feature_lists`: name to a sequence of steps, each a value as for `encode_example`. A step without
+      values needs a type: an array of size 0, or `b""` for one empty string.
+
+    Raises `ConfigError` for a value that it cannot hold.
+    """
+    typed = [item for item in context.items() if not _is_untyped(item[1])]
+    lists = [
+        (name, [_value(name, step) for step in steps]) for name, steps in feature_lists.items()
+    ]
+    return _native.encode_sequence_example([_value(name, value) for name, value in typed], lists)
 
 
 class TFRecordWriter:

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheChoice};
+use shardfeed_pipeline::ParseSpec;
 use shardfeed_plan::{Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
-use shardfeed_tfrecord::example::FeatureSpec;
 
 /// Everything that makes a loader. Defaults are those of the Python package.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub struct LoaderOptions {
     pub dataset: Option<String>,
     /// How the files are compressed.
     pub compression: CompressionChoice,
-    /// Features to parse; `None`: records as they are.
-    pub features: Option<Vec<FeatureSpec>>,
+    /// How records are parsed; `None`: they stay as they are.
+    pub features: Option<ParseSpec>,
     /// Samples per rank and step.
     pub batch_size: u64,
     /// Seed of the order.

@@ -7,11 +7,11 @@ use rayon::prelude::*;
 use shardfeed_handoff::{BufferRange, Layout, SharedSlot, SlotPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::ParseError;
+use shardfeed_tfrecord::example::{DType, ParseError};
 
-use crate::column::{ColumnData, ColumnKind, Schema, item_bytes, items};
+use crate::column::{ColumnData, ColumnKind, Schema};
 use crate::record::{RawRecord, Row};
-use crate::rows::{Cells, Part, Sizes};
+use crate::rows::{Cells, Part, Total};
 
 /// Rows are worked on in parts of about this many bytes; smaller parts cost more to hand around
 /// than to do.
@@ -108,42 +108,34 @@ impl Assembler {
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
-        let (layout, batch) = self.lay_out(rows.len(), &parts);
+        let plans = self.schema.plans().iter().enumerate();
+        let totals: Vec<Total> =
+            plans.map(|(index, plan)| Total::of_all(plan, index, &parts)).collect();
+        let (layout, batch) = self.lay_out(rows.len(), &totals);
         let memory = |source| {
             RowError::at(&rows[0].record, RowFault::Memory { bytes: layout.bytes(), source })
         };
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
-        let writers = Part::split_all(&self.schema, &parts, &mut buffers);
+        let writers = Part::split_all(&self.schema, &totals, &parts, &mut buffers);
         parts.par_iter().zip(writers).for_each(|(cells, part)| part.write(cells));
         let Places { columns, valid, shards, ordinals } = batch;
         Ok(Batch { rows: rows.len(), columns, valid, shards, ordinals, slot: slot.share() })
     }
 
     /// Places of all buffers; [`Part::split_all`] takes them in the same order.
-    fn lay_out(&self, rows: usize, parts: &[Cells<'_>]) -> (Layout, Places) {
+    fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, Places) {
         let mut layout = Layout::default();
-        let mut columns = Vec::with_capacity(self.schema.columns().len());
-        for (index, (name, kind)) in self.schema.columns().iter().enumerate() {
-            let sizes: Sizes = parts.iter().map(|part| part.sizes[index]).sum();
-            let values = layout.push(match kind {
-                ColumnKind::Dense { dtype, shape } => rows * items(shape) * item_bytes(*dtype),
-                ColumnKind::Ragged { dtype } => sizes.items * item_bytes(*dtype),
-                ColumnKind::Bytes { .. } | ColumnKind::RaggedBytes => sizes.bytes,
-            });
-            let offsets = match kind {
-                ColumnKind::Dense { .. } | ColumnKind::Ragged { .. } => None,
-                ColumnKind::Bytes { shape } => Some(layout.push(8 * (rows * items(shape) + 1))),
-                ColumnKind::RaggedBytes => Some(layout.push(8 * (sizes.items + 1))),
-            };
-            let row_splits = match kind {
-                ColumnKind::Dense { .. } | ColumnKind::Bytes { .. } => None,
-                ColumnKind::Ragged { .. } | ColumnKind::RaggedBytes => {
-                    Some(layout.push(8 * (rows + 1)))
-                }
-            };
+        let mut columns = Vec::with_capacity(totals.len());
+        for ((name, kind), total) in self.schema.columns().iter().zip(totals) {
+            let values = layout.push(total.bytes);
+            let is_bytes = kind.dtype() == DType::Bytes;
+            let offsets = is_bytes.then(|| layout.push(8 * (total.items + 1)));
+            let leading = usize::from(matches!(kind, ColumnKind::Ragged { .. }));
+            let splits = total.splits.iter().map(|count| layout.push(8 * (count + leading)));
+            let splits = splits.collect();
             let (name, kind) = (Arc::clone(name), kind.clone());
-            columns.push(ColumnData { name, kind, values, offsets, row_splits });
+            columns.push(ColumnData { name, kind, values, offsets, splits });
         }
         let valid = layout.push(rows);
         let shards = layout.push(8 * rows);

@@ -15,13 +15,14 @@ mod feed;
 mod column;
 
 mod assemble;
+mod extent;
 mod rows;
 
 mod memory;
 
 pub use assemble::{Assembler, Batch, RowError, RowFault};
 pub use chunk::{ChunkBuffer, ChunkPool};
-pub use column::{ColumnData, ColumnKind, Schema};
+pub use column::{ColumnData, ColumnKind, ParseSpec, Schema};
 pub use feed::LaneFeed;
 pub use memory::{MemoryError, Need, Reading, reading};
 pub use record::{RawRecord, Row};

@@ -1,91 +1,89 @@
 //! Rows of a part of a batch: found in their records first, then written into the part's share of
 //! every buffer.
 
-use std::iter::Sum;
-
 use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::{DType, DefaultValue, Located, ParseError, describe};
+use shardfeed_tfrecord::example::{
+    DType, DefaultValue, ListRef, Located, ParseError, Parts, Steps, describe,
+};
 
 use crate::assemble::{RowError, RowFault};
-use crate::column::{ColumnKind, Schema, item_bytes, items};
+use crate::column::{ColumnKind, Origin, Parser, Plan, Schema, item_bytes, items};
+use crate::extent::{Extent, Found, Scratch};
 use crate::record::{RawRecord, Row};
-
-/// How much a column holds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sizes {
-    /// Numbers or strings.
-    pub(crate) items: usize,
-    /// Bytes of all strings.
-    pub(crate) bytes: usize,
-}
-
-impl Sum for Sizes {
-    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
-        sizes.fold(Self::default(), |sum, more| Self {
-            items: sum.items + more.items,
-            bytes: sum.bytes + more.bytes,
-        })
-    }
-}
 
 /// The values of some rows, still in their records.
 #[derive(Debug)]
 pub(crate) struct Cells<'a> {
-    rows: &'a [Row],
-    /// Row by row, one for each column; empty for unparsed records.
+    pub(crate) rows: &'a [Row],
+    plans: &'a [Plan],
+    /// Row by row, one for each cell of the parser; empty for unparsed records.
     located: Vec<Located<'a>>,
+    /// Row by row, one for each cell of its lists.
+    steps: Vec<Steps<'a>>,
     /// Of each column.
-    defaults: Vec<Option<&'a DefaultValue>>,
-    /// Of each column.
-    pub(crate) sizes: Vec<Sizes>,
+    pub(crate) extents: Vec<Extent>,
+}
+
+/// Values of a row that lie together.
+enum Values<'c, 'a> {
+    Record(&'c [u8]),
+    List(&'c ListRef<'a>),
+    Default(&'c DefaultValue),
 }
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows` and finds their features.
     pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row]) -> Result<Self, RowError> {
-        let columns = schema.columns().len();
-        let mut sizes = vec![Sizes::default(); columns];
-        let defaults: Vec<_> = (0..columns).map(|column| schema.default_of(column)).collect();
-        let (mut cells, mut located) = (Vec::new(), Vec::new());
-        if schema.parser().is_some() {
-            located.reserve(rows.len() * columns);
-        }
-        for row in rows {
+        let plans = schema.plans();
+        let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
+        let (mut cells, mut lists, mut scratch) = (vec![], vec![], Scratch::default());
+        let (mut located, mut steps) = (vec![], vec![]);
+        for (number, row) in rows.iter().enumerate() {
             let record = &row.record;
             frame::check_data(record.data(), record.stored_crc())
                 .map_err(|e| RowError::at(record, e))?;
-            match schema.parser() {
-                None => {
-                    sizes[0].items += 1;
-                    sizes[0].bytes += record.len;
+            let found = match schema.parser() {
+                Parser::Raw => {
+                    extents[0].add_record(record.len);
+                    continue;
                 }
-                Some(parser) => {
-                    parser
-                        .locate(record.data(), &mut cells)
-                        .map_err(|error| RowError::at(record, parse_fault(record, error)))?;
-                    located.extend_from_slice(&cells);
-                    let cells = cells.iter().zip(&defaults);
-                    for (size, (cell, default)) in sizes.iter_mut().zip(cells) {
-                        let more = size_of(cell, *default);
-                        size.items += more.items;
-                        size.bytes += more.bytes;
-                    }
-                }
+                Parser::Example(parser) => parser.locate(record.data(), &mut cells),
+                Parser::Sequence(parser) => parser.locate(record.data(), &mut cells, &mut lists),
+            };
+            let found = found.and_then(|()| {
+                let found = Found { cells: &cells, lists: &lists, row: number };
+                let mut columns = plans.iter().zip(&mut extents);
+                columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
+            });
+            found.map_err(|error| RowError::at(record, parse_fault(record, error)))?;
+            if number == 0 {
+                located.reserve(rows.len() * cells.len());
+                steps.reserve(rows.len() * lists.len());
             }
+            located.extend_from_slice(&cells);
+            steps.extend_from_slice(&lists);
         }
-        Ok(Self { rows, located, defaults, sizes })
+        Ok(Self { rows, plans, located, steps, extents })
     }
 
-    fn for_each_bytes(&self, columns: usize, row: usize, column: usize, mut f: impl FnMut(&[u8])) {
-        if self.located.is_empty() {
-            return f(self.rows[row].record.data());
-        }
-        match (&self.located[row * columns + column], self.defaults[column]) {
-            (Located::Present(list), _) => list.for_each_bytes(f),
-            (Located::Default, Some(DefaultValue::Bytes(values))) => {
-                values.iter().for_each(|value| f(value));
+    /// Calls `visit` with all values of a row in a column, in order.
+    fn for_each<'c>(&'c self, plan: &'c Plan, row: usize, mut visit: impl FnMut(Values<'_, 'a>)) {
+        let cells = self.located.len() / self.rows.len();
+        let lists = self.steps.len() / self.rows.len();
+        match &plan.origin {
+            Origin::Record => visit(Values::Record(self.rows[row].record.data())),
+            Origin::Feature(
+                Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
+            ) => match (&self.located[row * cells + values], plan.default()) {
+                (Located::Present(list), _) => visit(Values::List(list)),
+                (Located::Default, Some(default)) => visit(Values::Default(default)),
+                (Located::Default | Located::Missing, _) => {}
+            },
+            Origin::List(Parts::One { values } | Parts::Ragged { values, .. }) => {
+                let steps = self.steps[row * lists + values];
+                steps.iter().flatten().for_each(|list| visit(Values::List(&list)));
             }
-            (Located::Default | Located::Missing, _) => {}
+            other => unreachable!("{other:?} is in no schema"),
         }
     }
 }
@@ -98,20 +96,60 @@ fn parse_fault(record: &RawRecord, error: ParseError) -> RowFault {
     RowFault::Parse { error: Box::new(error), holds: holds.collect() }
 }
 
-fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> Sizes {
-    match (cell, default) {
-        (Located::Present(list), _) => {
-            let bytes = if list.dtype() == DType::Bytes { list.data_bytes() } else { 0 };
-            Sizes { items: list.count(), bytes }
+/// What a column has in a whole batch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Total {
+    /// Values in the buffer, padding counted.
+    pub(crate) items: usize,
+    /// Bytes of the buffer.
+    pub(crate) bytes: usize,
+    /// Entries of each split, without the leading 0.
+    pub(crate) splits: Vec<usize>,
+    /// Padded: how many of its shape each row has, with its padding.
+    pub(crate) longest: usize,
+}
+
+impl Total {
+    /// - `longest`: of the whole batch. `extent`: of some rows of it, `rows` many.
+    fn of(plan: &Plan, extent: &Extent, rows: usize, longest: usize) -> Self {
+        let kind = &plan.kind;
+        let items = match kind {
+            ColumnKind::Dense { shape, .. } => rows * items(shape),
+            ColumnKind::Padded { shape, .. } => rows * longest * items(shape),
+            ColumnKind::Ragged { .. } | ColumnKind::Sparse { .. } => extent.items,
+        };
+        let bytes = match kind.dtype() {
+            DType::Bytes => extent.bytes + (items - extent.items) * pad_bytes(plan).len(),
+            dtype => items * item_bytes(dtype),
+        };
+        let splits = match kind {
+            ColumnKind::Dense { .. } => vec![],
+            ColumnKind::Padded { .. } => vec![rows],
+            ColumnKind::Ragged { .. } => extent.lengths.iter().map(Vec::len).collect(),
+            ColumnKind::Sparse { size, .. } => vec![extent.items * (1 + size.len())],
+        };
+        Self { items, bytes, splits, longest }
+    }
+
+    /// What all parts of a batch have of a column.
+    pub(crate) fn of_all(plan: &Plan, index: usize, parts: &[Cells<'_>]) -> Self {
+        let longest = parts.iter().map(|part| part.extents[index].longest).max().unwrap_or(0);
+        let mut sum = Self { longest, splits: vec![0; plan.kind.splits()], ..Self::default() };
+        for part in parts {
+            let one = Self::of(plan, &part.extents[index], part.rows.len(), longest);
+            sum.items += one.items;
+            sum.bytes += one.bytes;
+            sum.splits.iter_mut().zip(one.splits).for_each(|(sum, one)| *sum += one);
         }
-        (Located::Default, Some(default)) => {
-            let bytes = match default {
-                DefaultValue::Bytes(values) => values.iter().map(Vec::len).sum(),
-                DefaultValue::Int64(_) | DefaultValue::Float32(_) => 0,
-            };
-            Sizes { items: default.count(), bytes }
-        }
-        (Located::Default | Located::Missing, _) => Sizes::default(),
+        sum
+    }
+}
+
+/// The string that pads.
+fn pad_bytes(plan: &Plan) -> &[u8] {
+    match plan.default() {
+        Some(DefaultValue::Bytes(values)) => values.first().map_or(&[], Vec::as_slice),
+        _ => &[],
     }
 }
 
@@ -126,15 +164,16 @@ pub(crate) struct Part<'a> {
 
 #[derive(Debug)]
 struct Column<'a> {
-    dtype: DType,
     values: &'a mut [u8],
     /// Ends of this part's strings in the whole column; empty for numbers.
     offsets: &'a mut [i64],
-    /// Ends of this part's rows in the whole column; empty for fixed shapes.
-    row_splits: &'a mut [i64],
-    /// Bytes and items of the parts before.
+    splits: Vec<&'a mut [i64]>,
+    /// Bytes of the parts before, and what their rows of each split sum up to.
     bytes_before: usize,
-    items_before: usize,
+    sums_before: Vec<i64>,
+    rows_before: usize,
+    /// Padded: values of each row, its padding counted.
+    room: Option<usize>,
 }
 
 /// A buffer of the whole batch that is handed out part by part.
@@ -151,7 +190,7 @@ impl<'a> Rest<'a> {
         bytemuck::cast_slice_mut(self.bytes(8 * count))
     }
 
-    /// Skips the leading zero of offsets and row splits.
+    /// Skips the leading zero of offsets and splits.
     fn ends(buffer: &'a mut [u8]) -> Self {
         let mut rest = Self(buffer);
         rest.numbers(1)[0] = 0;
@@ -163,39 +202,42 @@ impl<'a> Part<'a> {
     /// Cuts the buffers of a batch, in the order of its layout, into the shares of `parts`.
     pub(crate) fn split_all(
         schema: &Schema,
+        totals: &[Total],
         parts: &[Cells<'_>],
         buffers: &mut impl Iterator<Item = &'a mut [u8]>,
     ) -> Vec<Self> {
         let mut next = || buffers.next().expect("the layout has this buffer");
         let mut shares: Vec<Vec<Column<'a>>> = parts.iter().map(|_| Vec::new()).collect();
-        for (index, (_, kind)) in schema.columns().iter().enumerate() {
+        for (index, (plan, total)) in schema.plans().iter().zip(totals).enumerate() {
+            let kind = &plan.kind;
             let mut values = Rest(next());
-            let (is_bytes, is_ragged, dtype) = match kind {
-                ColumnKind::Dense { dtype, .. } => (false, false, *dtype),
-                ColumnKind::Ragged { dtype } => (false, true, *dtype),
-                ColumnKind::Bytes { .. } => (true, false, DType::Bytes),
-                ColumnKind::RaggedBytes => (true, true, DType::Bytes),
-            };
-            let mut offsets = is_bytes.then(|| Rest::ends(next()));
-            let mut row_splits = is_ragged.then(|| Rest::ends(next()));
-            let mut before = Sizes::default();
+            let mut offsets = (kind.dtype() == DType::Bytes).then(|| Rest::ends(next()));
+            let is_ragged = matches!(kind, ColumnKind::Ragged { .. });
+            let split = |_| if is_ragged { Rest::ends(next()) } else { Rest(next()) };
+            let mut splits: Vec<Rest<'a>> = (0..kind.splits()).map(split).collect();
+            let (mut bytes_before, mut rows_before) = (0, 0);
+            let mut sums_before = vec![0; kind.splits()];
             for (share, cells) in shares.iter_mut().zip(parts) {
-                let (size, rows) = (cells.sizes[index], cells.rows.len());
-                let bytes = match kind {
-                    ColumnKind::Dense { shape, .. } => rows * items(shape) * item_bytes(dtype),
-                    ColumnKind::Ragged { .. } => size.items * item_bytes(dtype),
-                    ColumnKind::Bytes { .. } | ColumnKind::RaggedBytes => size.bytes,
-                };
+                let (extent, rows) = (&cells.extents[index], cells.rows.len());
+                let own = Total::of(plan, extent, rows, total.longest);
+                let numbers = |(rest, count): (&mut Rest<'a>, &usize)| rest.numbers(*count);
                 share.push(Column {
-                    dtype,
-                    values: values.bytes(bytes),
-                    offsets: offsets.as_mut().map_or(&mut [], |rest| rest.numbers(size.items)),
-                    row_splits: row_splits.as_mut().map_or(&mut [], |rest| rest.numbers(rows)),
-                    bytes_before: before.bytes,
-                    items_before: before.items,
+                    values: values.bytes(own.bytes),
+                    offsets: offsets.as_mut().map_or(&mut [], |rest| rest.numbers(own.items)),
+                    splits: splits.iter_mut().zip(&own.splits).map(numbers).collect(),
+                    bytes_before,
+                    sums_before: sums_before.clone(),
+                    rows_before,
+                    room: match kind {
+                        ColumnKind::Padded { shape, .. } => Some(total.longest * items(shape)),
+                        _ => None,
+                    },
                 });
-                before.bytes += size.bytes;
-                before.items += size.items;
+                bytes_before += own.bytes;
+                rows_before += rows;
+                for (sum, lengths) in sums_before.iter_mut().zip(&extent.lengths) {
+                    *sum += lengths.iter().sum::<i64>();
+                }
             }
         }
         let (mut valid, mut shards, mut ordinals) = (Rest(next()), Rest(next()), Rest(next()));
@@ -214,55 +256,142 @@ impl<'a> Part<'a> {
             self.shards[index] = i64::from(row.record.sample.shard);
             self.ordinals[index] = row.record.sample.ordinal as i64;
         }
-        let width = self.columns.len();
-        for (index, column) in self.columns.iter_mut().enumerate() {
-            match column.dtype {
-                DType::Bytes => column.write_bytes(cells, width, index),
-                DType::Int64 | DType::Float32 => column.write_numbers(cells, width, index),
+        for ((column, plan), extent) in self.columns.iter_mut().zip(cells.plans).zip(&cells.extents)
+        {
+            match plan.kind.dtype() {
+                DType::Bytes => column.write_bytes(cells, plan, extent),
+                DType::Int64 => column.write_numbers::<i64>(cells, plan, extent),
+                DType::Float32 => column.write_numbers::<f32>(cells, plan, extent),
             }
+            column.write_splits(plan, extent);
         }
     }
 }
 
+/// A number as a list holds it.
+trait Number: bytemuck::Pod + Default {
+    fn write(list: &ListRef<'_>, values: &mut [Self]);
+    fn default_of(default: &DefaultValue) -> &[Self];
+}
+
+impl Number for i64 {
+    fn write(list: &ListRef<'_>, values: &mut [Self]) {
+        list.write_i64(values);
+    }
+
+    fn default_of(default: &DefaultValue) -> &[Self] {
+        if let DefaultValue::Int64(values) = default { values } else { &[] }
+    }
+}
+
+impl Number for f32 {
+    fn write(list: &ListRef<'_>, values: &mut [Self]) {
+        list.write_f32(values);
+    }
+
+    fn default_of(default: &DefaultValue) -> &[Self] {
+        if let DefaultValue::Float32(values) = default { values } else { &[] }
+    }
+}
+
 impl Column<'_> {
-    fn write_bytes(&mut self, cells: &Cells<'_>, width: usize, index: usize) {
-        let (mut at, mut item) = (0, 0);
-        for row in 0..cells.rows.len() {
-            cells.for_each_bytes(width, row, index, |value| {
-                self.values[at..at + value.len()].copy_from_slice(value);
-                at += value.len();
-                self.offsets[item] = (self.bytes_before + at) as i64;
-                item += 1;
-            });
-            if let Some(end) = self.row_splits.get_mut(row) {
-                *end = (self.items_before + item) as i64;
+    fn write_splits(&mut self, plan: &Plan, extent: &Extent) {
+        match &plan.kind {
+            ColumnKind::Dense { .. } => {}
+            ColumnKind::Padded { .. } => self.splits[0].copy_from_slice(&extent.lengths[0]),
+            ColumnKind::Ragged { .. } => {
+                let levels = self.splits.iter_mut().zip(&extent.lengths).zip(&self.sums_before);
+                for ((ends, lengths), before) in levels {
+                    let mut sum = *before;
+                    for (end, length) in ends.iter_mut().zip(lengths) {
+                        sum += length;
+                        *end = sum;
+                    }
+                }
+            }
+            ColumnKind::Sparse { size, .. } => {
+                self.splits[0].copy_from_slice(&extent.places);
+                let rows = self.splits[0].iter_mut().step_by(1 + size.len());
+                rows.for_each(|row| *row += self.rows_before as i64);
             }
         }
     }
 
-    fn write_numbers(&mut self, cells: &Cells<'_>, width: usize, index: usize) {
-        let bytes = item_bytes(self.dtype);
-        let mut item = 0;
+    fn write_bytes(&mut self, cells: &Cells<'_>, plan: &Plan, extent: &Extent) {
+        let (mut at, mut item) = (0, 0);
+        let (values, offsets, before) = (&mut *self.values, &mut *self.offsets, self.bytes_before);
+        let mut put = |value: &[u8]| {
+            values[at..at + value.len()].copy_from_slice(value);
+            at += value.len();
+            offsets[item] = (before + at) as i64;
+            item += 1;
+            item
+        };
+        let pad = pad_bytes(plan);
+        let (mut sorted, mut end, mut strings) = (0, 0, vec![]);
         for row in 0..cells.rows.len() {
-            let (cell, default) = (&cells.located[row * width + index], cells.defaults[index]);
-            let count = size_of(cell, default).items;
-            let values = &mut self.values[item * bytes..(item + count) * bytes];
-            match (cell, default) {
-                (Located::Present(list), _) if self.dtype == DType::Int64 => {
-                    list.write_i64(bytemuck::cast_slice_mut(values));
+            let mut count = 0;
+            if let ColumnKind::Sparse { .. } = plan.kind {
+                strings.clear();
+                cells.for_each(plan, row, |values| {
+                    if let Values::List(list) = values {
+                        list.for_each_bytes(|value| strings.push(value));
+                    }
+                });
+                let order = &extent.order[sorted..sorted + strings.len()];
+                for &value in order {
+                    put(strings[value as usize]);
                 }
-                (Located::Present(list), _) => list.write_f32(bytemuck::cast_slice_mut(values)),
-                (Located::Default, Some(DefaultValue::Int64(default))) => {
-                    values.copy_from_slice(bytemuck::cast_slice(default));
-                }
-                (Located::Default, Some(DefaultValue::Float32(default))) => {
-                    values.copy_from_slice(bytemuck::cast_slice(default));
-                }
-                (Located::Default | Located::Missing, _) => {}
+                sorted += strings.len();
+                continue;
             }
-            item += count;
-            if let Some(end) = self.row_splits.get_mut(row) {
-                *end = (self.items_before + item) as i64;
+            cells.for_each(plan, row, |values| match values {
+                Values::Record(value) => count = put(value),
+                Values::List(list) => list.for_each_bytes(|value| count = put(value)),
+                Values::Default(DefaultValue::Bytes(values)) => {
+                    values.iter().for_each(|value| count = put(value));
+                }
+                Values::Default(_) => {}
+            });
+            if let Some(room) = self.room {
+                end += room;
+                while count.max(end - room) < end {
+                    count = put(pad);
+                }
+            }
+        }
+    }
+
+    fn write_numbers<T: Number>(&mut self, cells: &Cells<'_>, plan: &Plan, extent: &Extent) {
+        let all: &mut [T] = bytemuck::cast_slice_mut(self.values);
+        let is_sparse = matches!(plan.kind, ColumnKind::Sparse { .. });
+        let pad = plan.default().and_then(|default| T::default_of(default).first().copied());
+        let (mut at, mut scratch) = (0, vec![]);
+        for row in 0..cells.rows.len() {
+            let begin = at;
+            cells.for_each(plan, row, |values| match values {
+                Values::List(list) => {
+                    let end = at + list.count();
+                    T::write(list, &mut all[at..end]);
+                    at = end;
+                }
+                Values::Default(default) => {
+                    let default = T::default_of(default);
+                    all[at..at + default.len()].copy_from_slice(default);
+                    at += default.len();
+                }
+                Values::Record(_) => {}
+            });
+            if is_sparse {
+                scratch.clear();
+                scratch.extend_from_slice(&all[begin..at]);
+                let order = &extent.order[begin..at];
+                let sorted = order.iter().map(|&value| scratch[value as usize]);
+                all[begin..at].iter_mut().zip(sorted).for_each(|(place, value)| *place = value);
+            }
+            if let Some(room) = self.room {
+                all[at..begin + room].fill(pad.unwrap_or_default());
+                at = begin + room;
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Finding the wanted features in a record.
 
+use super::cells::{Cells, Count, Parts, Wanted};
 use super::feature::{ListRef, map_entry};
+use super::ragged::PartitionFault;
 use super::spec::{DType, Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
@@ -66,6 +68,105 @@ pub enum ParseError {
         /// Where the feature's value is, in bytes from the record's start.
         at: usize,
     },
+    /// A sequence of values of a shape has a part of one too many.
+    #[error(
+        "feature `{feature}` has {found} values, which is no multiple of the {stride} that shape \
+         {shape:?} holds; correct the shape or make it VarLen"
+    )]
+    StrideMismatch {
+        /// The feature.
+        feature: String,
+        /// The shape of one.
+        shape: Vec<usize>,
+        /// The number of values that it holds.
+        stride: usize,
+        /// The number of values in the record.
+        found: usize,
+        /// Where the feature's value is, in bytes from the record's start.
+        at: usize,
+    },
+    /// A partition does not fit the values.
+    #[error("feature `{feature}` cannot be parted by `{key}`: {fault}")]
+    Partition {
+        /// The feature.
+        feature: String,
+        /// Key of the partition, or what it is.
+        key: String,
+        /// Why not.
+        fault: PartitionFault,
+    },
+    /// There is another number of places than of values.
+    #[error("feature `{feature}` has {values} values, but index `{key}` has {indices}")]
+    IndexCount {
+        /// The feature.
+        feature: String,
+        /// Key of the index.
+        key: String,
+        /// Values of the feature.
+        values: usize,
+        /// Values of the index.
+        indices: usize,
+    },
+    /// A place is outside of the tensor.
+    #[error(
+        "feature `{feature}`: index `{key}` has a {index}, but that dimension's size is {size}"
+    )]
+    IndexRange {
+        /// The feature.
+        feature: String,
+        /// Key of the index.
+        key: String,
+        /// The place.
+        index: i64,
+        /// The size.
+        size: usize,
+    },
+    /// Places are not in ascending order, as was promised.
+    #[error("feature `{feature}`: its indices do not ascend; leave already_sorted out")]
+    IndexOrder {
+        /// The feature.
+        feature: String,
+    },
+    /// A list that is needed is not in the record.
+    #[error(
+        "feature list `{feature}` ({dtype}) is not in the record; allow it to be missing, or ask for \
+         another one"
+    )]
+    RequiredList {
+        /// The feature.
+        feature: String,
+        /// Its type, as asked for.
+        dtype: DType,
+    },
+    /// A step of a list has another number of values than its shape.
+    #[error(
+        "feature list `{feature}` has {found} values in step {step}, shape {shape:?} holds \
+         {expected}; correct the shape or make it VarLen"
+    )]
+    StepCount {
+        /// The feature.
+        feature: String,
+        /// Which step.
+        step: usize,
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// The number of values that it holds.
+        expected: usize,
+        /// The number of values in the step.
+        found: usize,
+    },
+    /// Lists that belong together have different numbers of steps.
+    #[error("feature list `{feature}` has {steps} steps, but `{key}` has {others}")]
+    Steps {
+        /// The feature.
+        feature: String,
+        /// Key of the other list.
+        key: String,
+        /// Steps of the feature.
+        steps: usize,
+        /// Steps of the other one.
+        others: usize,
+    },
 }
 
 /// Finds features in Examples.
@@ -74,17 +175,7 @@ pub enum ParseError {
 #[derive(Clone, Debug)]
 pub struct ExampleParser {
     features: Vec<FeatureSpec>,
-    /// The same order as `features`, without what only errors need.
-    wanted: Vec<Wanted>,
-    /// Open addressing: indexes into `features` plus one, at most half of them used; 0 is free.
-    table: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    dtype: DType,
-    count: Option<usize>,
-    has_default: bool,
+    cells: Cells,
 }
 
 impl ExampleParser {
@@ -93,36 +184,42 @@ impl ExampleParser {
     /// # Errors
     /// What is wrong with the first feature that cannot be parsed as asked.
     pub fn new(features: Vec<FeatureSpec>) -> Result<Self, SpecError> {
-        let wanted = features
-            .iter()
-            .map(|spec| {
-                let count = spec.validate()?;
-                Ok(Wanted { dtype: spec.dtype(), count, has_default: spec.default().is_some() })
-            })
-            .collect::<Result<_, _>>()?;
-        let table = vec![0; (features.len() * 2 + 1).next_power_of_two()];
-        let mut parser = Self { features, wanted, table };
-        for (index, spec) in parser.features.iter().enumerate() {
-            let name = spec.name.as_bytes();
-            let slot = parser.slot(name);
-            if parser.table[slot] != 0 {
-                return Err(SpecError::Duplicate { feature: spec.name.clone() });
-            }
-            parser.table[slot] = index as u32 + 1; // More than 2^32 names do not fit in memory.
+        let requires = |spec: &&FeatureSpec| {
+            matches!(spec.feature, Feature::FixedLenSequence { allow_missing: false, .. })
+        };
+        if let Some(spec) = features.iter().find(requires) {
+            let what = "a record without the feature has none: set allow_missing".to_owned();
+            return Err(SpecError::NoSense { feature: spec.name.clone(), what });
         }
-        Ok(parser)
+        let cells = Cells::new(&features)?;
+        Ok(Self { features, cells })
     }
 
-    /// The features, in the order in which they are located.
+    /// The features, as they were given.
     #[must_use]
     pub fn features(&self) -> &[FeatureSpec] {
         &self.features
     }
 
+    /// How many keys are read. Those of fixed and variable lengths are one each, in the features' order;
+    /// keys that others need beside them follow.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        self.cells.wanted.len()
+    }
+
+    /// The cells that a feature is made of.
+    ///
+    /// # Panics
+    /// If there are not so many features.
+    #[must_use]
+    pub fn parts(&self, feature: usize) -> &Parts {
+        &self.cells.parts[feature]
+    }
+
     /// Finds all features in `record`, in one walk and without allocating.
     ///
-    /// - `located`: replaced; one for each of [`features`](Self::features), in that order. Empty after
-    ///   an error.
+    /// - `located`: replaced; one for each of the [`cells`](Self::cells). Empty after an error.
     ///
     /// # Errors
     /// [`ParseError`]: the bytes are no Example, or not one with these features.
@@ -132,7 +229,7 @@ impl ExampleParser {
         located: &mut Vec<Located<'a>>,
     ) -> Result<(), ParseError> {
         located.clear();
-        located.resize(self.features.len(), Located::Missing);
+        located.resize(self.cells.wanted.len(), Located::Missing);
         let result = self.locate_all(record, located);
         if result.is_err() {
             located.clear();
@@ -154,19 +251,17 @@ impl ExampleParser {
                 }
                 Located::Default | Located::Missing => None,
             };
-            let wanted = self.wanted[index];
+            let wanted = self.cells.wanted[index];
             *place = match list {
                 Some(list) => {
-                    if list.dtype() != wanted.dtype
-                        || wanted.count.is_some_and(|count| count != list.count())
-                    {
+                    if list.dtype() != wanted.dtype || !wanted.count.fits(list.count()) {
                         let at = place_in(record, list.wire());
                         return Err(self.mismatch(index, &list, at));
                     }
                     Located::Present(list)
                 }
                 None if wanted.has_default => Located::Default,
-                None if wanted.count.is_some() => return Err(self.required(index)),
+                None if wanted.is_required => return Err(self.required(index)),
                 None => Located::Missing,
             };
         }
@@ -183,94 +278,61 @@ impl ExampleParser {
         while let Some(mut features) = next_message(&mut record, 1)? {
             while let Some(entry) = next_message(&mut features, 1)? {
                 let (key, value) = map_entry(entry)?;
-                if let Some(index) = self.find(key, expected) {
+                if let Some(index) = self.cells.keys.find(key, expected) {
                     expected = index + 1;
                     // As in TensorFlow, one without a kind does not hide an earlier one.
                     if value.is_empty() {
                         continue;
                     }
                     located[index] =
-                        Located::Present(ListRef::unread(self.wanted[index].dtype, value));
+                        Located::Present(ListRef::unread(self.cells.wanted[index].dtype, value));
                 }
             }
         }
         Ok(())
     }
 
-    /// The index of the feature named `key`. Writers keep an order, so `expected` is tried first.
-    #[inline]
-    fn find(&self, key: &[u8], expected: usize) -> Option<usize> {
-        if self.features.get(expected).is_some_and(|spec| spec.name.as_bytes() == key) {
-            return Some(expected);
-        }
-        (self.table[self.slot(key)] as usize).checked_sub(1)
-    }
-
-    /// Where `name` is in the table, or would be.
-    fn slot(&self, name: &[u8]) -> usize {
-        let mask = self.table.len() - 1;
-        let mut slot = hash(name) as usize & mask;
-        // Half of the table is free, so this ends.
-        while let Some(index) = (self.table[slot] as usize).checked_sub(1)
-            && self.features[index].name.as_bytes() != name
-        {
-            slot = (slot + 1) & mask;
-        }
-        slot
+    #[cold]
+    fn required(&self, cell: usize) -> ParseError {
+        let Wanted { dtype, .. } = self.cells.wanted[cell];
+        ParseError::Required { feature: self.cells.keys.name(cell).to_owned(), dtype }
     }
 
     #[cold]
-    fn required(&self, index: usize) -> ParseError {
-        let FeatureSpec { name, .. } = &self.features[index];
-        ParseError::Required { feature: name.clone(), dtype: self.wanted[index].dtype }
-    }
-
-    #[cold]
-    fn mismatch(&self, index: usize, list: &ListRef<'_>, at: usize) -> ParseError {
-        let FeatureSpec { name, feature } = &self.features[index];
-        let Wanted { dtype: expected, count, .. } = self.wanted[index];
+    fn mismatch(&self, cell: usize, list: &ListRef<'_>, at: usize) -> ParseError {
+        let Wanted { dtype: expected, count, feature, .. } = self.cells.wanted[cell];
+        let (feature, name) = (&self.features[feature].feature, self.cells.keys.name(cell));
+        let (name, found) = (name.to_owned(), list.count());
         match (feature, count) {
-            (Feature::FixedLen { shape, .. }, Some(count)) if expected == list.dtype() => {
-                ParseError::CountMismatch {
-                    feature: name.clone(),
+            _ if expected != list.dtype() => {
+                ParseError::DTypeMismatch { feature: name, expected, found: list.dtype(), at }
+            }
+            (Feature::FixedLenSequence { shape, .. }, Count::MultipleOf(stride)) => {
+                ParseError::StrideMismatch {
+                    feature: name,
                     shape: shape.clone(),
-                    expected: count,
-                    found: list.count(),
+                    stride,
+                    found,
                     at,
                 }
             }
-            _ => ParseError::DTypeMismatch {
-                feature: name.clone(),
-                expected,
-                found: list.dtype(),
-                at,
-            },
+            (Feature::FixedLen { shape, .. }, Count::Exactly(expected)) => {
+                let shape = shape.clone();
+                ParseError::CountMismatch { feature: name, shape, expected, found, at }
+            }
+            _ => unreachable!("only these say how many values there are"),
         }
     }
 }
 
 #[cold]
-fn malformed(record: &[u8], WireError { what, at }: WireError<'_>) -> ParseError {
+pub(super) fn malformed(record: &[u8], WireError { what, at }: WireError<'_>) -> ParseError {
     ParseError::Malformed { what, at: place_in(record, at) }
 }
 
 /// Where `part`, a piece of `record`, starts in it.
-fn place_in(record: &[u8], part: &[u8]) -> usize {
+pub(super) fn place_in(record: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr().saturating_sub(record.as_ptr().addr())
-}
-
-/// Mixes all bytes of a key. Only the names asked for are in the table, so no record can make it slow.
-fn hash(key: &[u8]) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, tail) = key.as_chunks::<8>();
-    let mut hash = key.len() as u64;
-    for word in words {
-        hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(ODD).rotate_left(29);
-    }
-    for &byte in tail {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(ODD);
-    }
-    hash ^ hash >> 32
 }
 
 #[cfg(test)]

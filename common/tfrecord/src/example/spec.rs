@@ -45,6 +45,79 @@ pub enum Feature {
         /// The type of the values.
         dtype: DType,
     },
+    /// Any number of values of a shape, in a dense column `[batch, longest] + shape` that is padded behind
+    /// each record's.
+    FixedLenSequence {
+        /// The shape of one of them; empty for a single value.
+        shape: Vec<usize>,
+        /// Their type.
+        dtype: DType,
+        /// Whether a record without the feature has none of them; else it is an error.
+        allow_missing: bool,
+        /// The one value that pads; else 0 or the empty string.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        default: Option<DefaultValue>,
+    },
+    /// Any number of values, parted into rows and rows of rows by other features of the record.
+    Ragged {
+        /// The type of the values.
+        dtype: DType,
+        /// The key of the values, if it is not the feature's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value_key: Option<String>,
+        /// How they are parted, the outermost first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        partitions: Vec<Partition>,
+    },
+    /// Values at places of a large and mostly empty tensor of a fixed size.
+    Sparse {
+        /// The type of the values.
+        dtype: DType,
+        /// The keys of the places, one for each dimension; int64, as many as values.
+        index_keys: Vec<String>,
+        /// The key of the values.
+        value_key: String,
+        /// The size of each dimension.
+        size: Vec<usize>,
+        /// Whether the places ascend in every record; else they are sorted.
+        #[serde(default)]
+        already_sorted: bool,
+    },
+}
+
+/// How the values of a [`Feature::Ragged`], or the rows of the next partition, are parted into rows. All
+/// but the last are keys of int64 features.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Partition {
+    /// Where each row begins, and where the last one ends: from 0 to the number of values.
+    RowSplits(String),
+    /// How many values each row has.
+    RowLengths(String),
+    /// Where each row begins; the last one ends with the values.
+    RowStarts(String),
+    /// Where each row ends.
+    RowLimits(String),
+    /// In which row each value is, ascending; there are as many rows as the last one says.
+    ValueRowIds(String),
+    /// All rows have so many values.
+    UniformRowLength(usize),
+}
+
+impl Partition {
+    /// The key that it is read from.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::RowSplits(key)
+            | Self::RowLengths(key)
+            | Self::RowStarts(key)
+            | Self::RowLimits(key)
+            | Self::ValueRowIds(key) => Some(key),
+            Self::UniformRowLength(_) => None,
+        }
+    }
 }
 
 /// Values for a record without the feature: as many as the shape has, in row-major order.
@@ -95,25 +168,34 @@ impl FeatureSpec {
     #[must_use]
     pub fn dtype(&self) -> DType {
         match &self.feature {
-            Feature::FixedLen { dtype, .. } | Feature::VarLen { dtype } => *dtype,
+            Feature::FixedLen { dtype, .. }
+            | Feature::VarLen { dtype }
+            | Feature::FixedLenSequence { dtype, .. }
+            | Feature::Ragged { dtype, .. }
+            | Feature::Sparse { dtype, .. } => *dtype,
         }
     }
 
-    /// The values for a record without the feature.
+    /// The values for a record without the feature; of a sequence, the one that pads.
     #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {
         match &self.feature {
-            Feature::FixedLen { default, .. } => default.as_ref(),
-            Feature::VarLen { .. } => None,
+            Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } => {
+                default.as_ref()
+            }
+            Feature::VarLen { .. } | Feature::Ragged { .. } | Feature::Sparse { .. } => None,
         }
     }
 
-    /// The number of values in every record: the product of the shape. `None` if it varies.
+    /// The number of values in every record, or of each part of a sequence: the product of the shape.
+    /// `None` if there is no shape.
     ///
     /// # Errors
     /// [`SpecError::ShapeOverflow`].
     pub fn count(&self) -> Result<Option<usize>, SpecError> {
-        let Feature::FixedLen { shape, .. } = &self.feature else {
+        let (Feature::FixedLen { shape, .. } | Feature::FixedLenSequence { shape, .. }) =
+            &self.feature
+        else {
             return Ok(None);
         };
         // Zeros count last: [0, huge, huge] holds nothing, but says nothing sensible either.
@@ -130,7 +212,12 @@ impl FeatureSpec {
     /// Checks the feature by itself and returns its count, as [`count`](Self::count) does.
     pub(super) fn validate(&self) -> Result<Option<usize>, SpecError> {
         let count = self.count()?;
-        let (Some(default), Some(expected)) = (self.default(), count) else {
+        self.validate_parts(count)?;
+        let expected = match &self.feature {
+            Feature::FixedLenSequence { .. } => Some(1),
+            _ => count,
+        };
+        let (Some(default), Some(expected)) = (self.default(), expected) else {
             return Ok(count);
         };
         if default.dtype() != self.dtype() {
@@ -146,6 +233,33 @@ impl FeatureSpec {
         }
         Ok(count)
     }
+
+    fn validate_parts(&self, count: Option<usize>) -> Result<(), SpecError> {
+        let refuse = |what: &'static str| {
+            Err(SpecError::NoSense { feature: self.name.clone(), what: what.to_owned() })
+        };
+        match &self.feature {
+            Feature::FixedLenSequence { .. } if count == Some(0) => {
+                refuse("its shape holds no value, so nobody can say how many there are")
+            }
+            Feature::Ragged { partitions, .. } => {
+                match partitions.contains(&Partition::UniformRowLength(0)) {
+                    true => refuse("rows of no values: a uniform row length is 1 or more"),
+                    false => Ok(()),
+                }
+            }
+            Feature::Sparse { index_keys, size, .. } if index_keys.len() != size.len() => {
+                refuse("it needs one size for each index key")
+            }
+            Feature::Sparse { index_keys, .. } if index_keys.is_empty() => {
+                refuse("it needs an index key")
+            }
+            Feature::Sparse { size, .. } if size.contains(&0) => {
+                refuse("a dimension of size 0 holds no value")
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why features cannot be parsed as asked.
@@ -157,6 +271,24 @@ pub enum SpecError {
     Duplicate {
         /// The name.
         feature: String,
+    },
+    /// It makes no sense by itself.
+    #[error("feature `{feature}`: {what}")]
+    NoSense {
+        /// The feature.
+        feature: String,
+        /// Why not.
+        what: String,
+    },
+    /// Two features read one key as different types.
+    #[error("key `{key}` is asked for as {first} and as {second}; ask for one type")]
+    KeyDType {
+        /// The key.
+        key: String,
+        /// One type.
+        first: DType,
+        /// The other one.
+        second: DType,
     },
     /// The shape holds more values than can be counted.
     #[error("feature `{feature}`: shape {shape:?} holds more values than fit in memory")]

@@ -30,6 +30,42 @@ pub fn encode_example(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends a SequenceExample to `out`: features of the record, and lists with the values of each step.
+///
+/// As with [`encode_example`] the same ones give the same bytes.
+pub fn encode_sequence_example(
+    context: &[(&str, Value<'_>)],
+    lists: &[(&str, &[Value<'_>])],
+    out: &mut Vec<u8>,
+) {
+    if !context.is_empty() {
+        encode_example(context, out);
+    }
+    let mut lists = lists.to_vec();
+    lists.sort_by_key(|(name, _)| *name);
+    let (mut all, mut entry, mut steps) = (vec![], vec![], vec![]);
+    for (name, values) in lists {
+        steps.clear();
+        for value in values {
+            let step = Entry::new("", *value);
+            put_head(&mut steps, 1, field_bytes(step.list_bytes));
+            step.put_list(&mut steps);
+        }
+        entry.clear();
+        put_field(&mut entry, 1, name.as_bytes());
+        put_field(&mut entry, 2, &steps);
+        put_field(&mut all, 1, &entry);
+    }
+    if !all.is_empty() {
+        put_field(out, 2, &all);
+    }
+}
+
+fn put_field(out: &mut Vec<u8>, number: u32, body: &[u8]) {
+    put_head(out, number, body.len());
+    out.extend_from_slice(body);
+}
+
 /// A feature with the lengths of its nested messages, which are written before them.
 struct Entry<'a> {
     name: &'a str,
@@ -63,6 +99,10 @@ impl<'a> Entry<'a> {
         put_head(out, 1, self.name.len());
         out.extend_from_slice(self.name.as_bytes());
         put_head(out, 2, field_bytes(self.list_bytes));
+        self.put_list(out);
+    }
+
+    fn put_list(&self, out: &mut Vec<u8>) {
         put_head(out, self.value.dtype().number(), self.list_bytes);
         if self.packed_bytes > 0 {
             put_head(out, 1, self.packed_bytes);

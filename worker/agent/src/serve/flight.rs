@@ -63,7 +63,7 @@ impl Flight {
         let columns = columns.iter().map(|column| wire::Column {
             values: Some(range(&column.values)),
             offsets: column.offsets.as_ref().map(range),
-            row_splits: column.row_splits.as_ref().map(range),
+            splits: column.splits.iter().map(range).collect(),
         });
         let message = wire::Batch {
             start,

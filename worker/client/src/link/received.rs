@@ -90,12 +90,16 @@ impl Regions {
         }
         let mut columns = Vec::with_capacity(batch.columns.len());
         for (column, (name, kind)) in batch.columns.into_iter().zip(schema.columns()) {
+            if column.splits.len() != kind.splits() {
+                return Err(Broken::new("a column with other splits than its kind has"));
+            }
+            let splits = column.splits.into_iter().map(|splits| range(Some(splits)));
             columns.push(ColumnData {
                 name: Arc::clone(name),
                 kind: kind.clone(),
                 values: range(column.values)?,
                 offsets: column.offsets.map(|offsets| range(Some(offsets))).transpose()?,
-                row_splits: column.row_splits.map(|splits| range(Some(splits))).transpose()?,
+                splits: splits.collect::<Result<_, _>>()?,
             });
         }
         let (valid, shards, ordinals) =

@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn batch(region: u64) -> wire::Batch {
-        let column = wire::Column { values: empty(), offsets: empty(), row_splits: None };
+        let column = wire::Column { values: empty(), offsets: empty(), splits: vec![] };
         wire::Batch {
             start: 1,
             region,

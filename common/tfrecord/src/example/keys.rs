@@ -1,0 +1,62 @@
+//! Names that are looked for in records.
+
+/// Names, each found by its bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    names: Vec<String>,
+    /// Open addressing: indexes into `names` plus one, at most half of them used; 0 is free.
+    table: Vec<u32>,
+}
+
+impl Keys {
+    /// - `names`: each once.
+    pub(super) fn new(names: Vec<String>) -> Self {
+        let table = vec![0; (names.len() * 2 + 1).next_power_of_two()];
+        let mut keys = Self { names, table };
+        for index in 0..keys.names.len() {
+            let slot = keys.slot(keys.names[index].as_bytes());
+            keys.table[slot] = index as u32 + 1; // More than 2^32 names do not fit in memory.
+        }
+        keys
+    }
+
+    pub(super) fn name(&self, index: usize) -> &str {
+        &self.names[index]
+    }
+
+    /// The index of `key`. Writers keep an order, so `expected` is tried first.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8], expected: usize) -> Option<usize> {
+        if self.names.get(expected).is_some_and(|name| name.as_bytes() == key) {
+            return Some(expected);
+        }
+        (self.table[self.slot(key)] as usize).checked_sub(1)
+    }
+
+    /// Where `name` is in the table, or would be.
+    fn slot(&self, name: &[u8]) -> usize {
+        let mask = self.table.len() - 1;
+        let mut slot = hash(name) as usize & mask;
+        // Half of the table is free, so this ends.
+        while let Some(index) = (self.table[slot] as usize).checked_sub(1)
+            && self.names[index].as_bytes() != name
+        {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+}
+
+/// Mixes all bytes of a key. Only the names asked for are in the table, so no record can make it slow.
+fn hash(key: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, tail) = key.as_chunks::<8>();
+    let mut hash = key.len() as u64;
+    for word in words {
+        hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(ODD).rotate_left(29);
+    }
+    for &byte in tail {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(ODD);
+    }
+    hash ^ hash >> 32
+}

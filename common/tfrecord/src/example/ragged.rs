@@ -1,0 +1,241 @@
+//! Parting values into rows.
+
+use super::spec::Partition;
+
+/// Why values cannot be parted as a partition says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionFault {
+    /// It does not begin where the first row does.
+    #[error("the first row begins at {first}, not at 0")]
+    First {
+        /// Where it begins.
+        first: i64,
+    },
+    /// A row would be of less than no values, or a row's number goes back.
+    #[error("{next} comes after {last}, but they must not descend")]
+    Descends {
+        /// A number.
+        last: i64,
+        /// The one after it.
+        next: i64,
+    },
+    /// The rows have more or fewer values than there are.
+    #[error("its rows hold {rows} values, but there are {items}")]
+    Sum {
+        /// Values of all rows.
+        rows: i64,
+        /// Values that there are.
+        items: usize,
+    },
+    /// There is another number of row numbers than of values.
+    #[error("it has {ids} row numbers for {items} values")]
+    Ids {
+        /// Row numbers.
+        ids: usize,
+        /// Values.
+        items: usize,
+    },
+    /// There would be more rows than memory is for.
+    #[error("it numbers {rows} rows; at most {most} are allowed in a record of this size")]
+    Rows {
+        /// Rows.
+        rows: i64,
+        /// Rows at most.
+        most: usize,
+    },
+    /// The values do not fill the last row.
+    #[error("{items} values do not fill rows of {length}")]
+    Uneven {
+        /// Values.
+        items: usize,
+        /// Values of a row.
+        length: usize,
+    },
+}
+
+/// Rows that row numbers may leave empty, beside one for each value: an id is a few bytes and may say
+/// anything.
+const EMPTY_ROWS_MAX: usize = 1 << 16;
+
+impl Partition {
+    /// Parts `items` values into rows, and appends how many each has to `lengths`.
+    ///
+    /// - `numbers`: what the partition's key holds; empty for rows of uniform length.
+    /// - Returns the number of rows.
+    ///
+    /// # Errors
+    /// [`PartitionFault`]; `lengths` is as it was.
+    pub fn part(
+        &self,
+        numbers: &[i64],
+        items: usize,
+        lengths: &mut Vec<i64>,
+    ) -> Result<usize, PartitionFault> {
+        let before = lengths.len();
+        let parted = self.append(numbers, items, lengths);
+        if parted.is_err() {
+            lengths.truncate(before);
+        }
+        parted.map(|()| lengths.len() - before)
+    }
+
+    fn append(
+        &self,
+        numbers: &[i64],
+        items: usize,
+        lengths: &mut Vec<i64>,
+    ) -> Result<(), PartitionFault> {
+        let all = items as i64;
+        match self {
+            Self::RowSplits(_) => match numbers.split_first() {
+                // Nothing at all is no rows.
+                None => sum(0, items),
+                Some((&first, _)) if first != 0 => Err(PartitionFault::First { first }),
+                Some((_, limits)) => append_limits(limits, items, lengths),
+            },
+            Self::RowLimits(_) => append_limits(numbers, items, lengths),
+            Self::RowStarts(_) => match numbers.split_first() {
+                None => sum(0, items),
+                Some((&first, _)) if first != 0 => Err(PartitionFault::First { first }),
+                Some((_, later)) => {
+                    let limits = later.iter().copied().chain([all]);
+                    append_differences(limits, lengths)
+                }
+            },
+            Self::RowLengths(_) => {
+                let mut rows = 0_i64;
+                for &length in numbers {
+                    if length < 0 {
+                        return Err(PartitionFault::Descends { last: rows, next: rows + length });
+                    }
+                    rows = rows.saturating_add(length);
+                    lengths.push(length);
+                }
+                sum(rows, items)
+            }
+            Self::ValueRowIds(_) => append_ids(numbers, items, lengths),
+            Self::UniformRowLength(length) => {
+                if *length == 0 || !items.is_multiple_of(*length) {
+                    return Err(PartitionFault::Uneven { items, length: *length });
+                }
+                lengths.extend(std::iter::repeat_n(*length as i64, items / length));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn sum(rows: i64, items: usize) -> Result<(), PartitionFault> {
+    if rows == items as i64 { Ok(()) } else { Err(PartitionFault::Sum { rows, items }) }
+}
+
+fn append_limits(
+    limits: &[i64],
+    items: usize,
+    lengths: &mut Vec<i64>,
+) -> Result<(), PartitionFault> {
+    append_differences(limits.iter().copied(), lengths)?;
+    sum(limits.last().copied().unwrap_or(0), items)
+}
+
+fn append_differences(
+    limits: impl Iterator<Item = i64>,
+    lengths: &mut Vec<i64>,
+) -> Result<(), PartitionFault> {
+    let mut last = 0;
+    for next in limits {
+        if next < last {
+            return Err(PartitionFault::Descends { last, next });
+        }
+        lengths.push(next - last);
+        last = next;
+    }
+    Ok(())
+}
+
+fn append_ids(ids: &[i64], items: usize, lengths: &mut Vec<i64>) -> Result<(), PartitionFault> {
+    if ids.len() != items {
+        return Err(PartitionFault::Ids { ids: ids.len(), items });
+    }
+    let most = items + EMPTY_ROWS_MAX;
+    let before = lengths.len();
+    let mut last = 0;
+    for &id in ids {
+        if id < last {
+            return Err(PartitionFault::Descends { last, next: id });
+        }
+        let Some(row) = usize::try_from(id).ok().filter(|row| *row < most) else {
+            return Err(PartitionFault::Rows { rows: id.saturating_add(1), most });
+        };
+        lengths.resize(before + row + 1, 0);
+        lengths[before + row] += 1;
+        last = id;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(partition: &Partition, numbers: &[i64], items: usize) -> Result<Vec<i64>, String> {
+        let mut lengths = vec![-7];
+        let parted = partition.part(numbers, items, &mut lengths);
+        assert_eq!(lengths[0], -7);
+        match parted {
+            Ok(rows) => {
+                assert_eq!(rows, lengths.len() - 1);
+                Ok(lengths.split_off(1))
+            }
+            Err(fault) => {
+                assert_eq!(lengths.len(), 1);
+                Err(fault.to_string())
+            }
+        }
+    }
+
+    #[test]
+    fn all_ways_to_say_the_same_rows() {
+        let key = || "k".to_owned();
+        let rows = Ok(vec![2, 0, 3]);
+        assert_eq!(part(&Partition::RowSplits(key()), &[0, 2, 2, 5], 5), rows);
+        assert_eq!(part(&Partition::RowLengths(key()), &[2, 0, 3], 5), rows);
+        assert_eq!(part(&Partition::RowStarts(key()), &[0, 2, 2], 5), rows);
+        assert_eq!(part(&Partition::RowLimits(key()), &[2, 2, 5], 5), rows);
+        assert_eq!(part(&Partition::ValueRowIds(key()), &[0, 0, 2, 2, 2], 5), rows);
+        assert_eq!(part(&Partition::UniformRowLength(2), &[], 4), Ok(vec![2, 2]));
+        for partition in [
+            Partition::RowSplits(key()),
+            Partition::RowLengths(key()),
+            Partition::RowStarts(key()),
+            Partition::RowLimits(key()),
+            Partition::ValueRowIds(key()),
+        ] {
+            assert_eq!(part(&partition, &[], 0), Ok(vec![]), "{partition:?}");
+            assert!(part(&partition, &[], 1).is_err(), "{partition:?}");
+            assert!(part(&partition, &[-1], 1).is_err(), "{partition:?}");
+            assert!(part(&partition, &[i64::MIN, i64::MAX], 2).is_err(), "{partition:?}");
+            assert!(part(&partition, &[i64::MAX, i64::MAX], 2).is_err(), "{partition:?}");
+        }
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_are_refused() {
+        let error = |partition: &Partition, numbers: &[i64], items| {
+            part(partition, numbers, items).unwrap_err()
+        };
+        let key = || "k".to_owned();
+        let splits = Partition::RowSplits(key());
+        assert_eq!(error(&splits, &[1, 5], 5), "the first row begins at 1, not at 0");
+        assert_eq!(error(&splits, &[0, 3, 2, 5], 5), "2 comes after 3, but they must not descend");
+        assert_eq!(error(&splits, &[0, 3], 5), "its rows hold 3 values, but there are 5");
+        let ids = Partition::ValueRowIds(key());
+        assert_eq!(error(&ids, &[0], 2), "it has 1 row numbers for 2 values");
+        assert!(error(&ids, &[1 << 40], 1).contains("at most 65537 are allowed"));
+        assert_eq!(
+            error(&Partition::UniformRowLength(3), &[], 4),
+            "4 values do not fill rows of 3"
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! How much the rows of a part of a batch hold of a column, and how it is parted: found before anything
+//! is written.
+
+use shardfeed_tfrecord::example::{
+    DType, DefaultValue, ListRef, Located, ParseError, Partition, PartitionFault, Parts, Steps,
+};
+
+use crate::column::{ColumnKind, Origin, Plan, items};
+
+/// What some rows hold of a column.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extent {
+    /// Values, padding not counted.
+    pub(crate) items: usize,
+    /// Bytes of all strings.
+    pub(crate) bytes: usize,
+    /// Padded: how many of its shape the longest row has.
+    pub(crate) longest: usize,
+    /// Ragged: the length of each row of each level, the outermost first. Padded: of each row.
+    pub(crate) lengths: Vec<Vec<i64>>,
+    /// Sparse: of each value its row in the part, then its place, ascending.
+    pub(crate) places: Vec<i64>,
+    /// Sparse: which value of its row each place is for.
+    pub(crate) order: Vec<u32>,
+}
+
+/// One record's part of what was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'r, 'a> {
+    /// The cells of its features.
+    pub(crate) cells: &'r [Located<'a>],
+    /// The cells of its lists.
+    pub(crate) lists: &'r [Steps<'a>],
+    /// Its row in the part.
+    pub(crate) row: usize,
+}
+
+/// Memory that is used again for each record.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    numbers: Vec<i64>,
+    counts: Vec<usize>,
+    /// Places of a record's values, a dimension after the other.
+    places: Vec<i64>,
+}
+
+/// How many values, and how many bytes of strings.
+fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> (usize, usize) {
+    match (cell, default) {
+        (Located::Present(list), _) => (list.count(), string_bytes(list)),
+        (Located::Default, Some(default)) => {
+            let bytes = match default {
+                DefaultValue::Bytes(values) => values.iter().map(Vec::len).sum(),
+                DefaultValue::Int64(_) | DefaultValue::Float32(_) => 0,
+            };
+            (default.count(), bytes)
+        }
+        (Located::Default | Located::Missing, _) => (0, 0),
+    }
+}
+
+fn string_bytes(list: &ListRef<'_>) -> usize {
+    if list.dtype() == DType::Bytes { list.data_bytes() } else { 0 }
+}
+
+/// The numbers of a cell; none if it is not in the record.
+fn numbers<'s>(list: Option<&ListRef<'_>>, place: &'s mut Vec<i64>) -> &'s [i64] {
+    place.clear();
+    if let Some(list) = list {
+        place.resize(list.count(), 0);
+        list.write_i64(place);
+    }
+    place
+}
+
+fn present<'r, 'a>(cell: &'r Located<'a>) -> Option<&'r ListRef<'a>> {
+    match cell {
+        Located::Present(list) => Some(list),
+        Located::Default | Located::Missing => None,
+    }
+}
+
+impl Extent {
+    pub(crate) fn new(kind: &ColumnKind) -> Self {
+        let levels = match kind {
+            ColumnKind::Ragged { levels, .. } => *levels,
+            ColumnKind::Padded { .. } => 1,
+            ColumnKind::Dense { .. } | ColumnKind::Sparse { .. } => 0,
+        };
+        Self { lengths: vec![vec![]; levels], ..Self::default() }
+    }
+
+    /// Adds a record that is not parsed.
+    pub(crate) fn add_record(&mut self, bytes: usize) {
+        self.items += 1;
+        self.bytes += bytes;
+    }
+
+    /// Adds what a record has of the column.
+    pub(crate) fn add(
+        &mut self,
+        plan: &Plan,
+        found: Found<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), ParseError> {
+        match &plan.origin {
+            Origin::Record => Ok(()),
+            Origin::Feature(Parts::One { values }) => {
+                let default = if self.lengths.is_empty() { plan.default() } else { None };
+                let (count, bytes) = size_of(&found.cells[*values], default);
+                self.grow(count, bytes);
+                self.add_row(&plan.kind, count);
+                Ok(())
+            }
+            Origin::Feature(Parts::Ragged { values, partitions, together }) => {
+                let list = present(&found.cells[*values]);
+                let (count, bytes) = list.map_or((0, 0), |list| (list.count(), string_bytes(list)));
+                self.grow(count, bytes);
+                scratch.counts.clear();
+                scratch.counts.push(whole(plan, count, *together)?);
+                for (place, (partition, cell)) in partitions.iter().enumerate() {
+                    let list = cell.and_then(|cell| present(&found.cells[cell]));
+                    self.part(plan, place, partition, std::iter::once(list.copied()), scratch)?;
+                }
+                self.lengths[0].push(scratch.counts[0] as i64);
+                Ok(())
+            }
+            Origin::Feature(Parts::Sparse { indices, values }) => {
+                self.add_places(plan, indices, *values, found, scratch)
+            }
+            Origin::List(Parts::One { values }) => {
+                let steps = found.lists[*values];
+                self.add_steps(plan.kind.dtype(), &steps);
+                if let ColumnKind::Padded { .. } = plan.kind {
+                    self.longest = self.longest.max(steps.steps());
+                } else {
+                    let counts = steps.iter().map(|step| step.map_or(0, |list| list.count()));
+                    self.lengths[1].extend(counts.map(|count| count as i64));
+                }
+                self.lengths[0].push(steps.steps() as i64);
+                Ok(())
+            }
+            Origin::List(Parts::Ragged { values, partitions, together }) => {
+                let steps = found.lists[*values];
+                self.add_steps(plan.kind.dtype(), &steps);
+                scratch.counts.clear();
+                for step in steps.iter() {
+                    let count = step.map_or(0, |list| list.count());
+                    scratch.counts.push(whole(plan, count, *together)?);
+                }
+                for (place, (partition, cell)) in partitions.iter().enumerate() {
+                    let Some(cell) = *cell else {
+                        self.part(plan, place, partition, steps.iter().map(|_| None), scratch)?;
+                        continue;
+                    };
+                    let others = found.lists[cell];
+                    if others.steps() != steps.steps() {
+                        return Err(ParseError::Steps {
+                            feature: name(plan),
+                            key: partition.key().unwrap_or_default().to_owned(),
+                            steps: steps.steps(),
+                            others: others.steps(),
+                        });
+                    }
+                    self.part(plan, place, partition, others.iter(), scratch)?;
+                }
+                self.lengths[1].extend(scratch.counts.iter().map(|&count| count as i64));
+                self.lengths[0].push(steps.steps() as i64);
+                Ok(())
+            }
+            other => unreachable!("{other:?} is in no schema"),
+        }
+    }
+
+    fn grow(&mut self, count: usize, bytes: usize) {
+        self.items += count;
+        self.bytes += bytes;
+    }
+
+    fn add_steps(&mut self, dtype: DType, steps: &Steps<'_>) {
+        let bytes = if dtype == DType::Bytes { steps.data_bytes() } else { 0 };
+        self.grow(steps.count(), bytes);
+    }
+
+    fn add_row(&mut self, kind: &ColumnKind, count: usize) {
+        let length = match kind {
+            ColumnKind::Padded { shape, .. } => count / items(shape).max(1),
+            _ => count,
+        };
+        if let ColumnKind::Padded { .. } = kind {
+            self.longest = self.longest.max(length);
+        }
+        if let Some(lengths) = self.lengths.first_mut() {
+            lengths.push(length as i64);
+        }
+    }
+
+    /// Parts what there is by one more partition; how many rows that makes replaces the counts.
+    /// - `place`: the partition's, counted from the innermost. `lists`: one for each count.
+    fn part<'a>(
+        &mut self,
+        plan: &Plan,
+        place: usize,
+        partition: &Partition,
+        lists: impl Iterator<Item = Option<ListRef<'a>>>,
+        Scratch { numbers: ints, counts, .. }: &mut Scratch,
+    ) -> Result<(), ParseError> {
+        let level = self.lengths.len() - 1 - place;
+        for (count, list) in counts.iter_mut().zip(lists) {
+            let said = numbers(list.as_ref(), ints);
+            let rows = partition.part(said, *count, &mut self.lengths[level]);
+            *count = rows.map_err(|fault| parting(plan, partition.key(), fault))?;
+        }
+        Ok(())
+    }
+
+    fn add_places(
+        &mut self,
+        plan: &Plan,
+        indices: &[usize],
+        values: usize,
+        found: Found<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), ParseError> {
+        let Scratch { numbers: ints, places, .. } = scratch;
+        let ColumnKind::Sparse { size, .. } = &plan.kind else {
+            unreachable!("only a sparse column has places");
+        };
+        let list = present(&found.cells[values]);
+        let (count, bytes) = list.map_or((0, 0), |list| (list.count(), string_bytes(list)));
+        places.clear();
+        for (dimension, (&cell, &size)) in indices.iter().zip(size).enumerate() {
+            let said = numbers(present(&found.cells[cell]), ints);
+            let key = || index_key(plan, dimension);
+            if said.len() != count {
+                let (feature, indices) = (name(plan), said.len());
+                return Err(ParseError::IndexCount { feature, key: key(), values: count, indices });
+            }
+            let is_outside =
+                |index: &&i64| usize::try_from(**index).map_or(true, |index| index >= size);
+            if let Some(&index) = said.iter().find(is_outside) {
+                return Err(ParseError::IndexRange {
+                    feature: name(plan),
+                    key: key(),
+                    index,
+                    size,
+                });
+            }
+            places.extend_from_slice(said);
+        }
+        self.grow(count, bytes);
+        let begin = self.order.len();
+        self.order.extend(0..count as u32);
+        let place = |value: u32| (0..indices.len()).map(move |d| d * count + value as usize);
+        let order = &mut self.order[begin..];
+        let compare =
+            |a: &u32, b: &u32| place(*a).map(|at| places[at]).cmp(place(*b).map(|at| places[at]));
+        if !order.is_sorted_by(|a, b| compare(a, b).is_le()) {
+            if plan.is_sorted() {
+                return Err(ParseError::IndexOrder { feature: name(plan) });
+            }
+            order.sort_by(compare);
+        }
+        for &value in &*order {
+            self.places.push(found.row as i64);
+            self.places.extend(place(value).map(|at| places[at]));
+        }
+        Ok(())
+    }
+}
+
+/// How many times `together` the values are.
+fn whole(plan: &Plan, count: usize, together: usize) -> Result<usize, ParseError> {
+    if count.is_multiple_of(together) {
+        return Ok(count / together);
+    }
+    Err(parting(plan, None, PartitionFault::Uneven { items: count, length: together }))
+}
+
+#[cold]
+fn parting(plan: &Plan, key: Option<&str>, fault: PartitionFault) -> ParseError {
+    let key = key.unwrap_or("uniform_row_length").to_owned();
+    ParseError::Partition { feature: name(plan), key, fault }
+}
+
+fn name(plan: &Plan) -> String {
+    plan.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default()
+}
+
+fn index_key(plan: &Plan, dimension: usize) -> String {
+    use shardfeed_tfrecord::example::Feature;
+    match plan.spec.as_ref().map(|spec| &spec.feature) {
+        Some(Feature::Sparse { index_keys, .. }) => index_keys[dimension].clone(),
+        _ => String::new(),
+    }
+}

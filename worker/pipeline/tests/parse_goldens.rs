@@ -1,0 +1,241 @@
+//! Our batches beside TensorFlow's, which `goldens/make_goldens.py` recorded. TensorFlow is not needed
+//! here. What differs is listed in docs/CONFORMANCE.md and below, and nothing else may.
+#![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::{
+    Assembler, Batch, ChunkPool, ColumnData, ColumnKind, ParseSpec, RawRecord, Row, Schema,
+};
+use shardfeed_plan::Sample;
+use shardfeed_tfrecord::encode_footer;
+use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
+
+#[derive(Deserialize)]
+struct Goldens {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    records: Vec<String>,
+    parse: ParseSpec,
+    answer: Answer,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Ok(BTreeMap<String, Value>),
+    Error(String),
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let nibble = |digit: u8| (digit as char).to_digit(16).unwrap() as u8;
+    text.as_bytes().chunks(2).map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])).collect()
+}
+
+fn rows(records: &[String]) -> Vec<Row> {
+    let pool = ChunkPool::new(1);
+    let row = |(number, record): (usize, &String)| {
+        let mut bytes = unhex(record);
+        let len = bytes.len();
+        bytes.extend_from_slice(&encode_footer(&bytes));
+        let sample = Sample { shard: 0, ordinal: number as u64 };
+        let record = RawRecord { sample, offset: 0, chunk: pool.share(bytes), start: 0, len };
+        Row { record, valid: true }
+    };
+    records.iter().enumerate().map(row).collect()
+}
+
+fn numbers(batch: &mut Batch, range: &shardfeed_handoff::BufferRange) -> Vec<i64> {
+    let bytes = batch.slot.read(range);
+    bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().unwrap())).collect()
+}
+
+/// Values as `make_goldens.py` writes them: floats as bits, strings as hex.
+fn values(batch: &mut Batch, column: &ColumnData) -> Vec<Value> {
+    let bytes = batch.slot.read(&column.values);
+    match column.kind.dtype() {
+        DType::Int64 => {
+            let eight = |eight: &[u8]| json!(i64::from_le_bytes(eight.try_into().unwrap()));
+            bytes.chunks_exact(8).map(eight).collect()
+        }
+        DType::Float32 => {
+            let four = |four: &[u8]| json!(u32::from_le_bytes(four.try_into().unwrap()));
+            bytes.chunks_exact(4).map(four).collect()
+        }
+        DType::Bytes => {
+            let offsets = numbers(batch, column.offsets.as_ref().unwrap());
+            assert_eq!(offsets[0], 0);
+            let string = |pair: &[i64]| {
+                let string = &bytes[pair[0] as usize..pair[1] as usize];
+                json!(string.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+            };
+            assert_eq!(*offsets.last().unwrap(), bytes.len() as i64);
+            offsets.windows(2).map(string).collect()
+        }
+    }
+}
+
+/// The place of each value, and the shape that holds all, as TensorFlow's SparseTensor has them.
+fn places(splits: &[Vec<i64>]) -> (Vec<Vec<i64>>, Vec<i64>) {
+    let rows = splits[0].len() as i64 - 1;
+    let mut places: Vec<Vec<i64>> = (0..rows).map(|row| vec![row]).collect();
+    let mut shape = vec![rows];
+    for ends in splits {
+        assert_eq!(places.len() + 1, ends.len());
+        let mut inner = vec![];
+        let mut longest = 0;
+        for (place, pair) in places.iter().zip(ends.windows(2)) {
+            longest = longest.max(pair[1] - pair[0]);
+            inner.extend((0..pair[1] - pair[0]).map(|at| [place.as_slice(), &[at]].concat()));
+        }
+        shape.push(longest);
+        places = inner;
+    }
+    (places, shape)
+}
+
+fn column(batch: &mut Batch, column: &ColumnData, spec: &Feature, is_list: bool) -> Value {
+    let values = values(batch, column);
+    let splits: Vec<Vec<i64>> = column.splits.iter().map(|range| numbers(batch, range)).collect();
+    let shape = |before: &[usize], shape: &[usize]| [before, shape].concat();
+    match &column.kind {
+        ColumnKind::Dense { shape: inner, .. } => {
+            json!({"values": values, "shape": shape(&[batch.rows], inner)})
+        }
+        ColumnKind::Padded { shape: inner, .. } => {
+            let longest = splits[0].iter().max().copied().unwrap_or(0) as usize;
+            let shape = shape(&[batch.rows, longest], inner);
+            match is_list {
+                true => json!({"values": values, "shape": shape, "lengths": splits[0]}),
+                false => json!({"values": values, "shape": shape}),
+            }
+        }
+        ColumnKind::Ragged { .. } if matches!(spec, Feature::VarLen { .. }) => {
+            let (places, shape) = places(&splits);
+            json!({"values": values, "indices": places, "shape": shape})
+        }
+        ColumnKind::Ragged { shape, .. } => {
+            json!({"values": values, "splits": splits, "shape": shape})
+        }
+        ColumnKind::Sparse { size, .. } => {
+            let indices: Vec<_> = splits[0].chunks(1 + size.len()).collect();
+            json!({"values": values, "indices": indices, "shape": shape(&[batch.rows], size)})
+        }
+    }
+}
+
+fn ours(case: &Case) -> Result<BTreeMap<String, Value>, String> {
+    let (features, lists): (Vec<FeatureSpec>, Vec<FeatureSpec>) = match case.parse.clone() {
+        ParseSpec::Example(features) => (features, vec![]),
+        ParseSpec::Sequence { context, lists } => (context, lists),
+    };
+    let schema = Schema::parsed(case.parse.clone()).map_err(|error| error.to_string())?;
+    let assembler = Assembler::new(Arc::new(schema), SlotPool::new(4));
+    let mut batch =
+        assembler.assemble(&rows(&case.records)).map_err(|error| error.fault.to_string())?;
+    let specs: BTreeMap<_, _> = features.iter().map(|spec| (spec, false)).map(named).collect();
+    let lists: BTreeMap<_, _> = lists.iter().map(|spec| (spec, true)).map(named).collect();
+    let columns = batch.columns.clone();
+    let answer = columns.iter().map(|data| {
+        let (spec, is_list) = specs.get(&*data.name).or(lists.get(&*data.name)).unwrap();
+        (data.name.to_string(), column(&mut batch, data, spec, *is_list))
+    });
+    Ok(answer.collect())
+}
+
+fn named((spec, is_list): (&FeatureSpec, bool)) -> (String, (Feature, bool)) {
+    (spec.name.clone(), (spec.feature.clone(), is_list))
+}
+
+/// Where we answer otherwise on purpose; docs/CONFORMANCE.md says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    /// TensorFlow lets it pass, we refuse it.
+    Refused,
+    /// TensorFlow fails; to us it is what this condition's case is, if there is one.
+    Read(Option<&'static str>),
+}
+
+fn difference(name: &str) -> Option<Difference> {
+    let is_place = name.ends_with("sparse, outside") || name.ends_with("sparse, negative");
+    // A length that reaches beyond the end.
+    const CUTS: [&str; 4] = ["cut at 2", "cut at 24", "sequence cut at 2", "sequence cut at 16"];
+    if is_place || CUTS.contains(&name) {
+        return Some(Difference::Refused);
+    }
+    if name.ends_with("unknown field in list") {
+        return Some(Difference::Read(Some("present")));
+    }
+    if name.ends_with("unknown field in step") {
+        return Some(Difference::Read(None));
+    }
+    let is_context = name.contains(" context ") && name.contains("default");
+    (is_context && name.ends_with(": kindless")).then_some(Difference::Read(Some("missing")))
+}
+
+/// Whether the two errors are about the same thing. TensorFlow says little of SequenceExamples.
+fn same_complaint(ours: &str, theirs: &str) -> bool {
+    const ANY: &[&str] = &[""];
+    let counts: &[&str] = &[
+        "Number of",
+        "Inconsistent max number",
+        "unexpected number",
+        "Unexpected number",
+        "Can't parse",
+    ];
+    let missing: &[&str] = &["is required but", "cannot be missing", "Unexpected number", "Name: "];
+    let pairs: [(&str, &[&str]); 8] = [
+        ("not a valid", ANY),
+        ("cannot be parted", ANY),
+        ("values, but index", ANY),
+        ("is not in the record", missing),
+        ("was asked for; ask for", &["types don't match", "Unexpected number"]),
+        ("no multiple of", &["is not a multiple"]),
+        ("set allow_missing", &["allow_missing"]),
+        ("holds", counts),
+    ];
+    let known = pairs.iter().find(|(mark, _)| ours.contains(mark));
+    known.is_some_and(|(_, marks)| marks.iter().any(|mark| theirs.contains(mark)))
+}
+
+#[test]
+fn batches_are_tensorflows() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/parse.json");
+    let Goldens { cases } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.len() > 1000);
+    let mut differences = 0;
+    for case in &cases {
+        let (ours, name) = (ours(case), &case.name);
+        let agrees = match (&ours, &case.answer) {
+            (Ok(ours), Answer::Ok(theirs)) => ours == theirs,
+            (Err(ours), Answer::Error(theirs)) => same_complaint(ours, theirs),
+            _ => false,
+        };
+        let difference = difference(name);
+        differences += usize::from(difference.is_some());
+        let theirs = &case.answer;
+        assert_eq!(agrees, difference.is_none(), "{name}: {ours:#?} but {theirs:#?}");
+        match difference {
+            None => {}
+            Some(Difference::Refused) => assert!(ours.is_err(), "{name}"),
+            Some(Difference::Read(same)) => {
+                let columns = ours.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let condition = name.rsplit_once(": ").map_or("", |(what, _)| what);
+                let Some(same) = same.map(|same| format!("{condition}: {same}")) else { continue };
+                let twin = cases.iter().find(|case| case.name == same).unwrap();
+                let Answer::Ok(twin) = &twin.answer else { panic!("{same} is no twin") };
+                assert_eq!(columns, *twin, "{name}");
+            }
+        }
+    }
+    assert_eq!(differences, 58);
+}
