@@ -5,9 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use shardfeed_embedded::Delivered;
 use shardfeed_handoff::{BufferRange, SharedSlot};
-use shardfeed_pipeline::{Batch, ColumnData};
+use shardfeed_pipeline::{Batch, ColumnData, Dtype};
 use shardfeed_plan::Position;
-use shardfeed_tfrecord::example::DType;
 
 use crate::buffer::{Item, NativeBuffer};
 
@@ -70,10 +69,11 @@ impl NativeBatch {
     }
 }
 
-pub(crate) fn item(dtype: DType) -> Item {
+/// What a buffer says of itself; Python views the bytes as the column's own type.
+fn item(dtype: Dtype) -> Item {
     match dtype {
-        DType::Int64 => Item::Int64,
-        DType::Float32 => Item::Float32,
-        DType::Bytes => Item::Byte,
+        Dtype::Int64 => Item::Int64,
+        Dtype::Float32 => Item::Float32,
+        _ => Item::Byte,
     }
 }

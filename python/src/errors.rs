@@ -22,7 +22,8 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Corrupt { read } => return read_error(py, read),
         LoadError::Record { file, offset, ordinal, fault } => {
             let class = match **fault {
-                shardfeed_pipeline::RowFault::Parse { .. } => "FeatureError",
+                shardfeed_pipeline::RowFault::Parse { .. }
+                | shardfeed_pipeline::RowFault::Operator { .. } => "FeatureError",
                 _ => "ShardfeedError",
             };
             (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
@@ -39,7 +40,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Token(_) => ("TokenError", None),
         LoadError::Plan(_)
         | LoadError::Manifest(_)
-        | LoadError::Spec(_)
+        | LoadError::Schema(_)
         | LoadError::Memory(_)
         | LoadError::Option(_) => ("ConfigError", None),
         _ => ("ShardfeedError", None),

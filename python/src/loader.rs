@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use shardfeed_embedded::{
     ClusterOptions, LoadError, Loader, LoaderOptions, Next, OpenProgress, PrefetchStats, ScanStage,
 };
-use shardfeed_pipeline::{ColumnKind, ParseSpec, Reading};
+use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
 use shardfeed_plan::{Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
@@ -292,18 +292,13 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
 }
 
 fn column_tuple((name, kind): &(std::sync::Arc<str>, ColumnKind)) -> ColumnTuple {
-    let dtype = |dtype: &DType| match dtype {
-        DType::Int64 => "int64",
-        DType::Float32 => "float32",
-        DType::Bytes => "bytes",
-    };
     let (what, shape) = match kind {
         ColumnKind::Dense { shape, .. } => ("dense", shape),
         ColumnKind::Padded { shape, .. } => ("padded", shape),
         ColumnKind::Ragged { shape, .. } => ("ragged", shape),
         ColumnKind::Sparse { size, .. } => ("sparse", size),
     };
-    (name.to_string(), what, dtype(&kind.dtype()), shape.clone())
+    (name.to_string(), what, kind.dtype().name(), shape.clone())
 }
 
 fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
@@ -323,7 +318,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         compression: compression
             .parse::<CompressionChoice>()
             .map_err(|error| bad(error.to_string()))?,
-        features: parse_spec(py, &get)?,
+        records: record_spec(py, &get)?,
         batch_size: get("batch_size")?.extract()?,
         seed: get("seed")?.extract()?,
         shuffle: get("shuffle")?.extract()?,
@@ -380,22 +375,28 @@ fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<Feature
     list.into_iter().map(spec).collect()
 }
 
-/// What `features` and `sequence_features` say of a record.
-fn parse_spec<'py>(
+/// What is declared of records: features, operators and outputs.
+fn record_spec<'py>(
     py: Python<'py>,
     get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Option<ParseSpec>> {
+) -> PyResult<Option<RecordSpec>> {
     let list = |name| -> PyResult<Option<Vec<FeatureSpec>>> {
         let list = get(name)?.extract::<Option<Vec<FeatureTuple<'_>>>>()?;
         list.map(|list| features(py, list)).transpose()
     };
-    Ok(match (list("features")?, list("sequence_features")?) {
+    let parse = match (list("features")?, list("sequence_features")?) {
         (None, None) => None,
         (Some(features), None) => Some(ParseSpec::Example(features)),
         (context, Some(lists)) => {
             Some(ParseSpec::Sequence { context: context.unwrap_or_default(), lists })
         }
-    })
+    };
+    let text: String = get("operators")?.extract()?;
+    let operators: Vec<Operator> = serde_json::from_str(&text)
+        .map_err(|error| named(py, "ConfigError", &format!("operators: {error}")))?;
+    let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
+    let is_raw = parse.is_none() && operators.is_empty() && outputs.is_none();
+    Ok((!is_raw).then_some(RecordSpec { parse, operators, outputs }))
 }
 
 fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {

@@ -3,6 +3,7 @@
 A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files.
 """
 
+from shardfeed import operators
 from shardfeed._native import __version__
 from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
@@ -67,5 +68,6 @@ __all__ = [
     "__version__",
     "encode_example",
     "encode_sequence_example",
+    "operators",
     "read_records",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardfeed._native import NativeBatch, NativeBuffer
+from shardfeed.operators import as_numpy
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 
 Array = npt.NDArray[Any]
@@ -98,7 +99,7 @@ class Batch(Mapping[str, Any]):
         rows = self._native.rows
         splits = [_array(split, np.int64) for split in native_splits]
         if starts is None:
-            values, items = _array(native, column.dtype), None
+            values, items = _array(native, as_numpy(column.dtype)), None
         else:
             values, items = _array(native, np.uint8), _array(starts, np.int64)
         if column.kind == "ragged":

@@ -14,6 +14,8 @@ from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
 from shardfeed.errors import ConfigError, TokenError
 from shardfeed.features import Feature, to_native
+from shardfeed.operators import Operator
+from shardfeed.operators import to_native as operators_to_native
 
 State = dict[str, Any]
 
@@ -39,6 +41,9 @@ class Loader:
       `SparseFeature`, as `tf.io.parse_example` takes them; None: raw records under "record".
     - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
       lists of `tf.train.SequenceExample`s; `features` are then those of the context. No name may be in both.
+    - `operators`: what is made of the columns, one after the other, by the worker: see `shardfeed.operators`. They
+      are part of the job's order: a state goes on under the same ones only.
+    - `outputs`: names of the columns that batches have; None: all of features and operators.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -83,6 +88,8 @@ class Loader:
         features: Mapping[str, Feature] | None = None,
         *,
         sequence_features: Mapping[str, Feature] | None = None,
+        operators: Sequence[Operator] = (),
+        outputs: Sequence[str] | None = None,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -127,6 +134,8 @@ class Loader:
             "ranks_on_host": ranks.on_this_host(),
             "features": to_native(features),
             "sequence_features": to_native(sequence_features, "sequence_features"),
+            "operators": operators_to_native(operators),
+            "outputs": None if outputs is None else [str(name) for name in outputs],
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": bool(shuffle),

@@ -3,9 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use shardfeed_pipeline::{MemoryError, RowFault};
+use shardfeed_pipeline::{MemoryError, RowFault, SchemaError};
 use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, TokenError};
-use shardfeed_tfrecord::example::SpecError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 use shardfeed_proto::{ErrorKind, WireError};
@@ -78,9 +77,9 @@ pub enum LoadError {
     /// The files make no dataset.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The features cannot be met.
+    /// What is declared of records cannot be met.
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Schema(#[from] SchemaError),
     /// The token was refused.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -134,7 +133,7 @@ impl LoadError {
             }
             Self::Record { file, offset, ordinal, fault } => {
                 let kind = match **fault {
-                    RowFault::Parse { .. } => ErrorKind::Feature,
+                    RowFault::Parse { .. } | RowFault::Operator { .. } => ErrorKind::Feature,
                     _ => ErrorKind::Memory,
                 };
                 return at(kind, file, Some(*offset), Some(*ordinal));
@@ -147,7 +146,7 @@ impl LoadError {
             Self::Memory(_)
             | Self::Plan(_)
             | Self::Manifest(_)
-            | Self::Spec(_)
+            | Self::Schema(_)
             | Self::Option(_)
             | Self::Ledger { .. } => ErrorKind::Invalid,
             Self::Interrupted => ErrorKind::Retry,

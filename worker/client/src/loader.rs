@@ -106,9 +106,9 @@ impl Loader {
         if options.prefetch == 0 {
             return Err(LoadError::Option("prefetch must be at least 1".into()));
         }
-        let schema = match options.features.clone() {
+        let schema = match options.records.clone() {
             None => Schema::raw(),
-            Some(features) => Schema::parsed(features)?,
+            Some(spec) => Schema::new(spec)?,
         };
         let start = start(&options);
         // Numbers that make no plan are refused before anything is scanned.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheChoice};
-use shardfeed_pipeline::ParseSpec;
+use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
 
@@ -17,8 +17,8 @@ pub struct LoaderOptions {
     pub dataset: Option<String>,
     /// How the files are compressed.
     pub compression: CompressionChoice,
-    /// How records are parsed; `None`: they stay as they are.
-    pub features: Option<ParseSpec>,
+    /// What becomes of records; `None`: they stay as they are.
+    pub records: Option<RecordSpec>,
     /// Samples per rank and step.
     pub batch_size: u64,
     /// Seed of the order.
@@ -93,7 +93,7 @@ impl Default for LoaderOptions {
             files: Vec::new(),
             dataset: None,
             compression: CompressionChoice::Auto,
-            features: None,
+            records: None,
             batch_size: 1,
             seed: 0,
             shuffle: true,

@@ -7,9 +7,11 @@ use rayon::prelude::*;
 use shardfeed_handoff::{BufferRange, Layout, SharedSlot, SlotPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::{DType, ParseError};
+use shardfeed_tfrecord::example::ParseError;
 
 use crate::column::{ColumnData, ColumnKind, Schema};
+use crate::dtype::Dtype;
+use crate::operator::OperatorFault;
 use crate::record::{RawRecord, Row};
 use crate::rows::{Cells, Part, Total};
 
@@ -75,6 +77,14 @@ pub enum RowFault {
         /// Names of the features that the record does hold.
         holds: Vec<String>,
     },
+    /// An operator cannot work on it.
+    #[error("column `{output}`: {fault}")]
+    Operator {
+        /// What the operator makes.
+        output: String,
+        /// Why not.
+        fault: OperatorFault,
+    },
     /// There is no memory for the batch.
     #[error("no memory for a batch of {bytes} bytes: {source}")]
     Memory {
@@ -118,7 +128,12 @@ impl Assembler {
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
         let writers = Part::split_all(&self.schema, &totals, &parts, &mut buffers);
-        parts.par_iter().zip(writers).for_each(|(cells, part)| part.write(cells));
+        let written: Vec<Result<(), RowError>> = parts
+            .par_iter()
+            .zip(writers)
+            .map(|(cells, part)| part.write(&self.schema, cells))
+            .collect();
+        written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;
         Ok(Batch { rows: rows.len(), columns, valid, shards, ordinals, slot: slot.share() })
     }
@@ -129,7 +144,7 @@ impl Assembler {
         let mut columns = Vec::with_capacity(totals.len());
         for ((name, kind), total) in self.schema.columns().iter().zip(totals) {
             let values = layout.push(total.bytes);
-            let is_bytes = kind.dtype() == DType::Bytes;
+            let is_bytes = kind.dtype() == Dtype::Bytes;
             let offsets = is_bytes.then(|| layout.push(8 * (total.items + 1)));
             let leading = usize::from(matches!(kind, ColumnKind::Ragged { .. }));
             let splits = total.splits.iter().map(|count| layout.push(8 * (count + leading)));

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use shardfeed_handoff::BufferRange;
 use shardfeed_plan::DECODER_NONE;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, Partition, Parts, SequenceParser,
-    SpecError,
+    DefaultValue, ExampleParser, Feature, FeatureSpec, Partition, Parts, SequenceParser, SpecError,
 };
+
+use crate::dtype::Dtype;
+use crate::operator::{OPERATORS_VERSION, Operator, OperatorError};
+use crate::program::Program;
 
 /// Version of what parsing makes of a record; part of a job's identity.
 const PARSE_VERSION: u32 = 1;
-
-/// Name of the only column of unparsed records.
-const RAW_COLUMN: &str = "record";
 
 /// What a column is, and which buffers it has in its slot. Byte strings lie end to end in `values`;
 /// string i is `values[offsets[i]..offsets[i + 1]]`, and what is said of values below is of strings then.
@@ -23,7 +23,7 @@ pub enum ColumnKind {
     /// Values of a fixed shape: `[rows] + shape`, row-major.
     Dense {
         /// Type of the values.
-        dtype: DType,
+        dtype: Dtype,
         /// Shape of one row.
         shape: Vec<usize>,
     },
@@ -31,7 +31,7 @@ pub enum ColumnKind {
     /// `[rows, longest] + shape`. One split, `[rows]`, says how many each row has.
     Padded {
         /// Type of the values.
-        dtype: DType,
+        dtype: Dtype,
         /// Shape of one of a row's values.
         shape: Vec<usize>,
     },
@@ -40,7 +40,7 @@ pub enum ColumnKind {
     /// or in the values.
     Ragged {
         /// Type of the values.
-        dtype: DType,
+        dtype: Dtype,
         /// How many splits there are, 1 or more.
         levels: usize,
         /// Shape of one value.
@@ -50,7 +50,7 @@ pub enum ColumnKind {
     /// of each, ascending.
     Sparse {
         /// Type of the values.
-        dtype: DType,
+        dtype: Dtype,
         /// Size of one row.
         size: Vec<usize>,
     },
@@ -58,7 +58,7 @@ pub enum ColumnKind {
 
 impl ColumnKind {
     /// Type of the values.
-    pub fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> Dtype {
         match self {
             Self::Dense { dtype, .. }
             | Self::Padded { dtype, .. }
@@ -107,6 +107,46 @@ pub enum ParseSpec {
     },
 }
 
+/// What becomes of a record, as a job declares it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordSpec {
+    /// How it is parsed; `None`: it stays as it is, in a column `record`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parse: Option<ParseSpec>,
+    /// What is made of its columns, one after the other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<Operator>,
+    /// The columns of a batch by name; `None`: all that are there at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Vec<String>>,
+}
+
+impl From<ParseSpec> for RecordSpec {
+    fn from(parse: ParseSpec) -> Self {
+        Self { parse: Some(parse), operators: vec![], outputs: None }
+    }
+}
+
+/// Why records cannot become what is declared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// A feature makes no sense.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// An operator cannot do what is asked.
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+    /// There is no such column to give out, or it is named twice.
+    #[error("outputs name `{name}`, {what}")]
+    Output {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
 /// What finds a record's features.
 #[derive(Debug)]
 pub(crate) enum Parser {
@@ -124,6 +164,8 @@ pub(crate) enum Origin {
     Feature(Parts),
     /// A list of features.
     List(Parts),
+    /// An operator.
+    Step(usize),
 }
 
 /// A column, and how it is made.
@@ -147,10 +189,12 @@ impl Plan {
     }
 }
 
-/// What becomes of a record.
+/// What becomes of a record, checked and ready.
 #[derive(Debug)]
 pub struct Schema {
+    spec: RecordSpec,
     parser: Parser,
+    program: Program,
     columns: Vec<(Arc<str>, ColumnKind)>,
     plans: Vec<Plan>,
     operators: String,
@@ -159,73 +203,32 @@ pub struct Schema {
 impl Schema {
     /// Records as they are: one column `record` of byte strings.
     pub fn raw() -> Self {
-        let kind = ColumnKind::Dense { dtype: DType::Bytes, shape: vec![] };
-        let operators = format!("raw/{PARSE_VERSION}");
-        let plans = vec![Plan { kind: kind.clone(), origin: Origin::Record, spec: None }];
-        Self { parser: Parser::Raw, columns: vec![(RAW_COLUMN.into(), kind)], plans, operators }
+        let spec = RecordSpec { parse: None, operators: vec![], outputs: None };
+        Self::new(spec).expect("nothing is asked of the records")
     }
 
-    /// Records parsed to columns, sorted by name; those of lists come last.
+    /// Records parsed to columns, sorted by name, those of lists last; then what operators make, in their
+    /// order.
     ///
-    /// # Errors  A specification that no record can meet.
-    pub fn parsed(spec: ParseSpec) -> Result<Self, SpecError> {
-        // Sorted, so that the same features in another order are the same job.
-        let sorted = |mut features: Vec<FeatureSpec>| {
-            features.sort_by(|a, b| a.name.cmp(&b.name));
-            features
-        };
-        match spec {
-            ParseSpec::Example(features) => {
-                let parser = ExampleParser::new(sorted(features))?;
-                let text = json(parser.features());
-                let operators = format!("parse_example/{PARSE_VERSION} {text}");
-                Ok(Self::new(Parser::Example(parser), operators))
-            }
-            ParseSpec::Sequence { context, lists } => {
-                let (context, lists) = (sorted(context), sorted(lists));
-                let both = context.iter().find(|spec| lists.iter().any(|l| l.name == spec.name));
-                if let Some(both) = both {
-                    return Err(SpecError::Duplicate { feature: both.name.clone() });
-                }
-                let parser = SequenceParser::new(context, lists)?;
-                let (context, lists) = (json(parser.context().features()), json(parser.lists()));
-                let operators = format!("parse_sequence_example/{PARSE_VERSION} {context} {lists}");
-                Ok(Self::new(Parser::Sequence(parser), operators))
-            }
+    /// # Errors  What no record can meet.
+    pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
+        let (parser, mut operators) = parser(&mut spec)?;
+        let parsed = parsed_plans(&parser);
+        let (program, all) = Program::new(&parsed, &spec.operators)?;
+        for operator in &spec.operators {
+            operators.push_str(&format!("; {}/{OPERATORS_VERSION}", json(operator)));
         }
-    }
-
-    fn new(parser: Parser, operators: String) -> Self {
-        let of_features = |parser: &ExampleParser| -> Vec<Plan> {
-            let plan = |(index, spec): (usize, &FeatureSpec)| {
-                let parts = parser.parts(index).clone();
-                Plan {
-                    kind: kind(spec, 0),
-                    origin: Origin::Feature(parts),
-                    spec: Some(spec.clone()),
-                }
-            };
-            parser.features().iter().enumerate().map(plan).collect()
-        };
-        let plans = match &parser {
-            Parser::Raw => vec![],
-            Parser::Example(parser) => of_features(parser),
-            Parser::Sequence(parser) => {
-                let mut plans = of_features(parser.context());
-                plans.extend(parser.lists().iter().enumerate().map(|(index, spec)| Plan {
-                    kind: kind(spec, 1),
-                    origin: Origin::List(parser.parts(index).clone()),
-                    spec: Some(spec.clone()),
-                }));
-                plans
+        let chosen = match &spec.outputs {
+            None => all,
+            Some(names) => {
+                operators.push_str(&format!("; outputs {}", json(names)));
+                choose(&all, names)?
             }
         };
-        let column = |plan: &Plan| {
-            let name = plan.spec.as_ref().map_or("", |spec| spec.name.as_str());
-            (name.into(), plan.kind.clone())
-        };
-        let columns = plans.iter().map(column).collect();
-        Self { parser, columns, plans, operators }
+        let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
+        let columns = columns.collect();
+        let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
+        Ok(Self { spec, parser, program, columns, plans, operators })
     }
 
     /// Columns by name and kind, in the order of a batch's.
@@ -233,17 +236,10 @@ impl Schema {
         &self.columns
     }
 
-    /// How records are parsed, as JSON for another process that shall do the same; `None` for raw ones.
-    pub fn parse_json(&self) -> Option<String> {
-        match &self.parser {
-            Parser::Raw => None,
-            Parser::Example(parser) => Some(json(parser.features())),
-            Parser::Sequence(parser) => {
-                let (context, lists) = (parser.context().features(), parser.lists());
-                let (context, lists) = (context.to_vec(), lists.to_vec());
-                Some(json(&ParseSpec::Sequence { context, lists }))
-            }
-        }
+    /// What was declared, as JSON for another process that shall do the same; `None` for raw records.
+    pub fn spec_json(&self) -> Option<String> {
+        let is_raw = self.spec.parse.is_none() && self.spec.operators.is_empty();
+        (!is_raw || self.spec.outputs.is_some()).then(|| json(&self.spec))
     }
 
     /// What the job's identity says of it.
@@ -264,16 +260,97 @@ impl Schema {
         &self.plans
     }
 
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
     /// Bytes of a row that are known beforehand; variable parts count nothing.
     pub fn fixed_row_bytes(&self) -> usize {
         let bytes = |kind: &ColumnKind| match kind {
-            ColumnKind::Dense { dtype: DType::Bytes, shape } => 8 * items(shape),
-            ColumnKind::Dense { dtype, shape } => item_bytes(*dtype) * items(shape),
+            ColumnKind::Dense { dtype: Dtype::Bytes, shape } => 8 * items(shape),
+            ColumnKind::Dense { dtype, shape } => dtype.bytes() * items(shape),
             ColumnKind::Padded { .. } | ColumnKind::Sparse { .. } => 8,
             ColumnKind::Ragged { .. } => 8,
         };
         self.columns.iter().map(|(_, kind)| bytes(kind)).sum()
     }
+}
+
+/// What parses records, and what the identity says of it. Features are sorted, so that the same ones in
+/// another order are the same job.
+fn parser(spec: &mut RecordSpec) -> Result<(Parser, String), SpecError> {
+    let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
+    match &mut spec.parse {
+        None => Ok((Parser::Raw, format!("raw/{PARSE_VERSION}"))),
+        Some(ParseSpec::Example(features)) => {
+            sort(features);
+            let parser = ExampleParser::new(features.clone())?;
+            let operators = format!("parse_example/{PARSE_VERSION} {}", json(features));
+            Ok((Parser::Example(parser), operators))
+        }
+        Some(ParseSpec::Sequence { context, lists }) => {
+            sort(context);
+            sort(lists);
+            let both = context.iter().find(|spec| lists.iter().any(|l| l.name == spec.name));
+            if let Some(both) = both {
+                return Err(SpecError::Duplicate { feature: both.name.clone() });
+            }
+            let parser = SequenceParser::new(context.clone(), lists.clone())?;
+            let (context, lists) = (json(context), json(lists));
+            let operators = format!("parse_sequence_example/{PARSE_VERSION} {context} {lists}");
+            Ok((Parser::Sequence(parser), operators))
+        }
+    }
+}
+
+/// A plan for each column that parsing gives.
+fn parsed_plans(parser: &Parser) -> Vec<Plan> {
+    let of_features = |parser: &ExampleParser| -> Vec<Plan> {
+        let plan = |(index, spec): (usize, &FeatureSpec)| {
+            let parts = parser.parts(index).clone();
+            Plan { kind: kind(spec, 0), origin: Origin::Feature(parts), spec: Some(spec.clone()) }
+        };
+        parser.features().iter().enumerate().map(plan).collect()
+    };
+    match parser {
+        Parser::Raw => {
+            let kind = ColumnKind::Dense { dtype: Dtype::Bytes, shape: vec![] };
+            vec![Plan { kind, origin: Origin::Record, spec: None }]
+        }
+        Parser::Example(parser) => of_features(parser),
+        Parser::Sequence(parser) => {
+            let mut plans = of_features(parser.context());
+            plans.extend(parser.lists().iter().enumerate().map(|(index, spec)| Plan {
+                kind: kind(spec, 1),
+                origin: Origin::List(parser.parts(index).clone()),
+                spec: Some(spec.clone()),
+            }));
+            plans
+        }
+    }
+}
+
+/// The columns that are asked for, in the order in which they are.
+fn choose(all: &[(String, Plan)], names: &[String]) -> Result<Vec<(String, Plan)>, SchemaError> {
+    let mut chosen: Vec<(String, Plan)> = vec![];
+    for name in names {
+        let wrong = |what: String| SchemaError::Output { name: name.clone(), what };
+        if chosen.iter().any(|(known, _)| known == name) {
+            return Err(wrong("which they name before; once is enough".to_owned()));
+        }
+        let Some(found) = all.iter().find(|(known, _)| known == name) else {
+            let known: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(wrong(format!("but there are `{}`", known.join("`, `"))));
+        };
+        chosen.push(found.clone());
+    }
+    if chosen.is_empty() {
+        return Err(SchemaError::Output {
+            name: String::new(),
+            what: "which is nothing; name a column, or leave outputs out".to_owned(),
+        });
+    }
+    Ok(chosen)
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {
@@ -284,17 +361,9 @@ pub(crate) fn items(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-pub(crate) fn item_bytes(dtype: DType) -> usize {
-    match dtype {
-        DType::Int64 => 8,
-        DType::Float32 => 4,
-        DType::Bytes => 1,
-    }
-}
-
 /// - `steps`: levels that a list has beside those of a feature.
 fn kind(spec: &FeatureSpec, steps: usize) -> ColumnKind {
-    let dtype = spec.dtype();
+    let dtype = Dtype::from(spec.dtype());
     match &spec.feature {
         Feature::FixedLen { shape, .. } => ColumnKind::Dense { dtype, shape: shape.clone() },
         Feature::FixedLenSequence { shape, .. } => {

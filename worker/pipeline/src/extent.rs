@@ -6,6 +6,7 @@ use shardfeed_tfrecord::example::{
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
+use crate::dtype::Dtype;
 
 /// What some rows hold of a column.
 #[derive(Clone, Debug, Default)]
@@ -97,14 +98,33 @@ impl Extent {
     }
 
     /// Adds what a record has of the column.
+    #[inline]
     pub(crate) fn add(
         &mut self,
         plan: &Plan,
         found: Found<'_, '_>,
         scratch: &mut Scratch,
     ) -> Result<(), ParseError> {
+        // By far the most common, and the cheapest.
+        if let Origin::Feature(Parts::One { values }) = &plan.origin
+            && let Located::Present(list) = &found.cells[*values]
+        {
+            let count = list.count();
+            self.grow(count, string_bytes(list));
+            self.add_row(&plan.kind, count);
+            return Ok(());
+        }
+        self.add_any(plan, found, scratch)
+    }
+
+    fn add_any(
+        &mut self,
+        plan: &Plan,
+        found: Found<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), ParseError> {
         match &plan.origin {
-            Origin::Record => Ok(()),
+            Origin::Record | Origin::Step(_) => Ok(()),
             Origin::Feature(Parts::One { values }) => {
                 let default = if self.lengths.is_empty() { plan.default() } else { None };
                 let (count, bytes) = size_of(&found.cells[*values], default);
@@ -130,7 +150,7 @@ impl Extent {
             }
             Origin::List(Parts::One { values }) => {
                 let steps = found.lists[*values];
-                self.add_steps(plan.kind.dtype(), &steps);
+                self.add_steps(plan, &steps);
                 if let ColumnKind::Padded { .. } = plan.kind {
                     self.longest = self.longest.max(steps.steps());
                 } else {
@@ -142,7 +162,7 @@ impl Extent {
             }
             Origin::List(Parts::Ragged { values, partitions, together }) => {
                 let steps = found.lists[*values];
-                self.add_steps(plan.kind.dtype(), &steps);
+                self.add_steps(plan, &steps);
                 scratch.counts.clear();
                 for step in steps.iter() {
                     let count = step.map_or(0, |list| list.count());
@@ -177,12 +197,17 @@ impl Extent {
         self.bytes += bytes;
     }
 
-    fn add_steps(&mut self, dtype: DType, steps: &Steps<'_>) {
-        let bytes = if dtype == DType::Bytes { steps.data_bytes() } else { 0 };
+    fn add_steps(&mut self, plan: &Plan, steps: &Steps<'_>) {
+        let is_bytes = plan.kind.dtype() == Dtype::Bytes;
+        let bytes = if is_bytes { steps.data_bytes() } else { 0 };
         self.grow(steps.count(), bytes);
     }
 
+    #[inline]
     fn add_row(&mut self, kind: &ColumnKind, count: usize) {
+        if self.lengths.is_empty() {
+            return;
+        }
         let length = match kind {
             ColumnKind::Padded { shape, .. } => count / items(shape).max(1),
             _ => count,

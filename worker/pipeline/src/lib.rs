@@ -12,7 +12,11 @@ mod record;
 
 mod feed;
 
+mod dtype;
+mod operator;
+
 mod column;
+mod program;
 
 mod assemble;
 mod extent;
@@ -22,7 +26,9 @@ mod memory;
 
 pub use assemble::{Assembler, Batch, RowError, RowFault};
 pub use chunk::{ChunkBuffer, ChunkPool};
-pub use column::{ColumnData, ColumnKind, ParseSpec, Schema};
+pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaError};
+pub use dtype::Dtype;
 pub use feed::LaneFeed;
 pub use memory::{MemoryError, Need, Reading, reading};
+pub use operator::{BitOrder, Operation, Operator, OperatorError, OperatorFault};
 pub use record::{RawRecord, Row};

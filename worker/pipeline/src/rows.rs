@@ -3,12 +3,14 @@
 
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ListRef, Located, ParseError, Parts, Steps, describe,
+    DefaultValue, ListRef, Located, ParseError, Parts, Steps, describe,
 };
 
 use crate::assemble::{RowError, RowFault};
-use crate::column::{ColumnKind, Origin, Parser, Plan, Schema, item_bytes, items};
+use crate::column::{ColumnKind, Origin, Parser, Plan, Schema, items};
+use crate::dtype::Dtype;
 use crate::extent::{Extent, Found, Scratch};
+use crate::program::Fault;
 use crate::record::{RawRecord, Row};
 
 /// The values of some rows, still in their records.
@@ -20,6 +22,9 @@ pub(crate) struct Cells<'a> {
     located: Vec<Located<'a>>,
     /// Row by row, one for each cell of its lists.
     steps: Vec<Steps<'a>>,
+    /// Cells of a row, of either kind.
+    cells: usize,
+    lists: usize,
     /// Of each column.
     pub(crate) extents: Vec<Extent>,
 }
@@ -44,7 +49,9 @@ impl<'a> Cells<'a> {
                 .map_err(|e| RowError::at(record, e))?;
             let found = match schema.parser() {
                 Parser::Raw => {
-                    extents[0].add_record(record.len);
+                    let columns = plans.iter().zip(&mut extents);
+                    let whole = columns.filter(|(plan, _)| plan.origin == Origin::Record);
+                    whole.for_each(|(_, extent)| extent.add_record(record.len));
                     continue;
                 }
                 Parser::Example(parser) => parser.locate(record.data(), &mut cells),
@@ -63,13 +70,53 @@ impl<'a> Cells<'a> {
             located.extend_from_slice(&cells);
             steps.extend_from_slice(&lists);
         }
-        Ok(Self { rows, plans, located, steps, extents })
+        let (cells, lists) = (cells.len(), lists.len());
+        Ok(Self { rows, plans, located, steps, cells, lists, extents })
+    }
+
+    /// The strings of a column that has one in each row.
+    pub(crate) fn strings<'c>(&'c self, plan: &'c Plan) -> Vec<&'c [u8]> {
+        let mut strings = Vec::with_capacity(self.rows.len());
+        for row in 0..self.rows.len() {
+            match (&plan.origin, plan.default()) {
+                (Origin::Record, _) => strings.push(self.rows[row].record.data()),
+                (Origin::Feature(Parts::One { values }), default) => {
+                    match (&self.located[row * self.cells + values], default) {
+                        (Located::Present(list), _) => list.for_each_bytes(|one| strings.push(one)),
+                        (Located::Default, Some(DefaultValue::Bytes(values))) => {
+                            strings.extend(values.iter().map(Vec::as_slice));
+                        }
+                        (Located::Default | Located::Missing, _) => {}
+                    }
+                }
+                (other, _) => unreachable!("{other:?} is not of a fixed shape"),
+            }
+        }
+        strings
+    }
+
+    /// Writes the numbers of a column of a fixed shape.
+    pub(crate) fn numbers(&self, plan: &Plan, out: &mut [u8]) {
+        let extent = Extent::new(&plan.kind);
+        let mut column = Column {
+            values: out,
+            offsets: &mut [],
+            splits: vec![],
+            bytes_before: 0,
+            sums_before: vec![],
+            rows_before: 0,
+            room: None,
+        };
+        match plan.kind.dtype() {
+            Dtype::Int64 => column.write_numbers::<i64>(self, plan, &extent),
+            _ => column.write_numbers::<f32>(self, plan, &extent),
+        }
     }
 
     /// Calls `visit` with all values of a row in a column, in order.
+    #[inline]
     fn for_each<'c>(&'c self, plan: &'c Plan, row: usize, mut visit: impl FnMut(Values<'_, 'a>)) {
-        let cells = self.located.len() / self.rows.len();
-        let lists = self.steps.len() / self.rows.len();
+        let (cells, lists) = (self.cells, self.lists);
         match &plan.origin {
             Origin::Record => visit(Values::Record(self.rows[row].record.data())),
             Origin::Feature(
@@ -119,8 +166,8 @@ impl Total {
             ColumnKind::Ragged { .. } | ColumnKind::Sparse { .. } => extent.items,
         };
         let bytes = match kind.dtype() {
-            DType::Bytes => extent.bytes + (items - extent.items) * pad_bytes(plan).len(),
-            dtype => items * item_bytes(dtype),
+            Dtype::Bytes => extent.bytes + (items - extent.items) * pad_bytes(plan).len(),
+            dtype => items * dtype.bytes(),
         };
         let splits = match kind {
             ColumnKind::Dense { .. } => vec![],
@@ -211,7 +258,7 @@ impl<'a> Part<'a> {
         for (index, (plan, total)) in schema.plans().iter().zip(totals).enumerate() {
             let kind = &plan.kind;
             let mut values = Rest(next());
-            let mut offsets = (kind.dtype() == DType::Bytes).then(|| Rest::ends(next()));
+            let mut offsets = (kind.dtype() == Dtype::Bytes).then(|| Rest::ends(next()));
             let is_ragged = matches!(kind, ColumnKind::Ragged { .. });
             let split = |_| if is_ragged { Rest::ends(next()) } else { Rest(next()) };
             let mut splits: Vec<Rest<'a>> = (0..kind.splits()).map(split).collect();
@@ -249,8 +296,10 @@ impl<'a> Part<'a> {
         with_rows.collect()
     }
 
-    /// Writes `cells`, each value once.
-    pub(crate) fn write(mut self, cells: &Cells<'_>) {
+    /// Writes `cells`, each value once, and what operators make of them.
+    ///
+    /// # Errors  The row in which an operator fails.
+    pub(crate) fn write(mut self, schema: &Schema, cells: &Cells<'_>) -> Result<(), RowError> {
         for (index, row) in cells.rows.iter().enumerate() {
             self.valid[index] = u8::from(row.valid);
             self.shards[index] = i64::from(row.record.sample.shard);
@@ -259,12 +308,25 @@ impl<'a> Part<'a> {
         for ((column, plan), extent) in self.columns.iter_mut().zip(cells.plans).zip(&cells.extents)
         {
             match plan.kind.dtype() {
-                DType::Bytes => column.write_bytes(cells, plan, extent),
-                DType::Int64 => column.write_numbers::<i64>(cells, plan, extent),
-                DType::Float32 => column.write_numbers::<f32>(cells, plan, extent),
+                _ if matches!(plan.origin, Origin::Step(_)) => continue,
+                Dtype::Bytes => column.write_bytes(cells, plan, extent),
+                Dtype::Int64 => column.write_numbers::<i64>(cells, plan, extent),
+                Dtype::Float32 => column.write_numbers::<f32>(cells, plan, extent),
+                other => unreachable!("no record holds {other}"),
             }
             column.write_splits(plan, extent);
         }
+        if schema.program().is_empty() {
+            return Ok(());
+        }
+        let columns = &mut self.columns;
+        let made = schema.program().run(cells, |step| {
+            let place = cells.plans.iter().position(|plan| plan.origin == Origin::Step(step))?;
+            Some(std::mem::take(&mut columns[place].values))
+        });
+        made.map_err(|Fault { row, output, fault }| {
+            RowError::at(&cells.rows[row].record, RowFault::Operator { output, fault })
+        })
     }
 }
 

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{
-    Assembler, Batch, ChunkPool, ColumnData, ColumnKind, ParseSpec, RawRecord, Row, Schema,
+    Assembler, Batch, ChunkPool, ColumnData, ColumnKind, Dtype, ParseSpec, RawRecord, Row, Schema,
 };
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::encode_footer;
-use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
+use shardfeed_tfrecord::example::{Feature, FeatureSpec};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -63,15 +63,15 @@ fn numbers(batch: &mut Batch, range: &shardfeed_handoff::BufferRange) -> Vec<i64
 fn values(batch: &mut Batch, column: &ColumnData) -> Vec<Value> {
     let bytes = batch.slot.read(&column.values);
     match column.kind.dtype() {
-        DType::Int64 => {
+        Dtype::Int64 => {
             let eight = |eight: &[u8]| json!(i64::from_le_bytes(eight.try_into().unwrap()));
             bytes.chunks_exact(8).map(eight).collect()
         }
-        DType::Float32 => {
+        Dtype::Float32 => {
             let four = |four: &[u8]| json!(u32::from_le_bytes(four.try_into().unwrap()));
             bytes.chunks_exact(4).map(four).collect()
         }
-        DType::Bytes => {
+        Dtype::Bytes => {
             let offsets = numbers(batch, column.offsets.as_ref().unwrap());
             assert_eq!(offsets[0], 0);
             let string = |pair: &[i64]| {
@@ -81,6 +81,7 @@ fn values(batch: &mut Batch, column: &ColumnData) -> Vec<Value> {
             assert_eq!(*offsets.last().unwrap(), bytes.len() as i64);
             offsets.windows(2).map(string).collect()
         }
+        other => panic!("no record holds {other}"),
     }
 }
 
@@ -138,7 +139,7 @@ fn ours(case: &Case) -> Result<BTreeMap<String, Value>, String> {
         ParseSpec::Example(features) => (features, vec![]),
         ParseSpec::Sequence { context, lists } => (context, lists),
     };
-    let schema = Schema::parsed(case.parse.clone()).map_err(|error| error.to_string())?;
+    let schema = Schema::new(case.parse.clone().into()).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(4));
     let mut batch =
         assembler.assemble(&rows(&case.records)).map_err(|error| error.fault.to_string())?;

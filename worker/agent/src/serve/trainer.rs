@@ -292,7 +292,7 @@ impl Trainer<'_> {
         let identity = identity_from(register.identity).map_err(bad)?;
         let schema = match register.features.as_str() {
             "" => Schema::raw(),
-            text => Schema::parsed(serde_json::from_str(text).map_err(bad)?)?,
+            text => Schema::new(serde_json::from_str(text).map_err(bad)?)?,
         };
         if schema.operators() != identity.operators {
             let message = format!(

@@ -151,7 +151,7 @@ pub(crate) fn register(
     let request = wire::Register {
         job: job.name.clone(),
         identity: Some(identity_to(&job.identity)),
-        features: job.schema.parse_json().unwrap_or_default(),
+        features: job.schema.spec_json().unwrap_or_default(),
     };
     match link.ask(Ask::Register(request), progress)? {
         Message::Registered(registered) => {

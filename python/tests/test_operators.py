@@ -1,0 +1,157 @@
+"""Operators through the loader: the example's boards, declared twice, and what does not fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardfeed as sf
+from shardfeed import operators as op
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/chess"))
+import boards  # noqa: E402
+
+
+def expected(row: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
+    """What the example makes of a position, by numpy."""
+    bits = np.unpackbits(np.frombuffer(row["board"], np.uint8))
+    planes = bits[: boards.SQUARE_BITS].reshape(8, 8, 24)[..., boards.ORDER] * np.array(boards.SIGNS)
+    flags = bits[boards.SQUARE_BITS :][: boards.FLAGS]
+    score = float(row["score"])
+    far = boards.A + (1 - boards.A) / (boards.B - 1) * max(0.0, boards.B - abs(score))
+    target = np.sign(score) * far if "mate" in row else boards.A * np.tanh(score / boards.K)
+    return planes.astype(np.float32), flags.astype(np.float32), target
+
+
+def test_boards_become_planes_and_scores(tmp_path: Path) -> None:
+    rows = boards.positions(1200)
+    files = boards.write(tmp_path, len(rows), files=3)
+    ordered = [row for number in range(3) for row in rows[number::3]]
+    batches = list(boards.loader(files, shuffle=False, batch_size=300))
+    assert [list(batch) for batch in batches] == [["planes", "flags", "target"]] * 4
+    assert batches[0]["planes"].dtype == np.float32 and batches[0]["planes"].shape == (300, 8, 8, 24)
+    assert batches[0]["target"].dtype == np.float64
+    for batch, begin in zip(batches, range(0, 1200, 300), strict=True):
+        for place, row in enumerate(ordered[begin : begin + 300]):
+            planes, flags, target = expected(row)
+            assert np.array_equal(batch["planes"][place], planes)
+            assert np.array_equal(batch["flags"][place], flags)
+            assert batch["target"][place] == pytest.approx(target, rel=1e-14)
+
+
+def test_a_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    files = boards.write(tmp_path, 2000)
+    whole = [batch["planes"].tobytes() for batch in boards.loader(files, batch_size=100)]
+    first = boards.loader(files, batch_size=100)
+    begun = [next(it)["planes"].tobytes() for it in [iter(first)] for _ in range(7)]
+    second = boards.loader(files, batch_size=100, resume=first.state_dict())
+    assert begun + [batch["planes"].tobytes() for batch in second] == whole
+    other = [*boards.OPERATORS[:-1], op.compute("target", "score", "float64")]
+    with pytest.raises(sf.TokenError, match="operators"):
+        sf.Loader(
+            files,
+            boards.FEATURES,
+            operators=other,
+            outputs=["planes", "flags", "target"],
+            batch_size=100,
+            resume=first.state_dict(),
+        )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for number in range(4):
+            raw = np.arange(6, dtype=np.int16) * number
+            writer.write({"raw": raw.tobytes(), "n": [number, 3], "f": float(number), "v": [1] * number})
+    return str(tmp_path / "x.tfrecord")
+
+
+FEATURES: dict[str, Any] = {
+    "raw": sf.FixedLenFeature((), "string"),
+    "n": sf.FixedLenFeature((2,), "int64"),
+    "f": sf.FixedLenFeature((), "float32"),
+    "v": sf.VarLenFeature("int64"),
+}
+
+
+def batch_of(file: str, *operators: op.Operator, **options: Any) -> sf.Batch:
+    loader = sf.Loader(file, FEATURES, operators=operators, batch_size=4, shuffle=False, **options)
+    return next(iter(loader))
+
+
+def test_columns_beside_operators(file: str) -> None:
+    batch = batch_of(
+        file,
+        op.decode_raw("raw", np.int16, (2, 3), output="table"),
+        op.transpose("table", (1, 0), output="turned"),
+        op.one_hot("n", 4, output="hot"),
+        op.normalize("n", [1, 2], [2, 4], dtype="float64"),
+        op.cast("table", "float16", output="half"),
+    )
+    assert list(batch) == ["f", "n", "raw", "v", "table", "turned", "hot", "half"]
+    table = np.arange(6, dtype=np.int16).reshape(2, 3) * np.arange(4, dtype=np.int16)[:, None, None]
+    assert batch["table"].dtype == np.int16 and np.array_equal(batch["table"], table)
+    assert np.array_equal(batch["turned"], table.transpose(0, 2, 1))
+    assert batch["n"].tolist() == [[(n - 1) / 2, 0.25] for n in range(4)]
+    assert batch["hot"].shape == (4, 2, 4) and batch["half"].dtype == np.float16
+    # Beside them columns of parsing are as they were, also what was taken.
+    assert batch["raw"][1] == np.arange(6, dtype=np.int16).tobytes()
+    assert batch["v"].lengths().tolist() == [0, 1, 2, 3]
+
+
+def test_raw_records_can_be_decoded(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for number in range(5):
+            writer.write(np.full(4, number, np.float32).tobytes())
+    loader = sf.Loader(
+        str(tmp_path / "x.tfrecord"),
+        operators=[op.decode_raw("record", "float32", 4, output="x")],
+        outputs=["x"],
+        batch_size=5,
+        shuffle=False,
+    )
+    batch = next(iter(loader))
+    assert list(batch) == ["x"] and batch["x"].tolist() == [[float(n)] * 4 for n in range(5)]
+
+
+def test_bfloat16_needs_its_type(file: str) -> None:
+    try:
+        import ml_dtypes
+    except ImportError:
+        with pytest.raises(sf.ConfigError, match="ml_dtypes"):
+            op.cast("f", "bfloat16")
+        return
+    batch = batch_of(file, op.cast("f", "bfloat16"), outputs=["f"])
+    assert batch["f"].dtype == ml_dtypes.bfloat16
+
+
+def test_what_cannot_be_is_refused(file: str) -> None:
+    for operator, said in [
+        (op.cast("nothing", "int32"), r"operator 0 \(output `nothing`\): there is no column `nothing`"),
+        (op.cast("v", "int32"), "it takes columns of a fixed shape"),
+        (op.cast("raw", "int32"), "decode them first"),
+        (op.compute("y", "f +", "float32"), "at byte 3"),
+        (op.compute("y", "n + 1", "float32"), "one number a row"),
+    ]:
+        with pytest.raises(sf.ConfigError, match=said):
+            batch_of(file, operator)
+    for make, said in [
+        (lambda: op.cast("f", "complex64"), "none of bool"),
+        (lambda: op.normalize("f", 0, float("nan")), "not finite"),
+        (lambda: op.reshape("f", [1.5]), "whole numbers"),
+        (lambda: op.slice("f", [-1], [1]), "0 or more"),
+        (lambda: op.cast(3, "int32"), "name is a str"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(sf.ConfigError, match=said):
+            make()
+    with pytest.raises(sf.ConfigError, match="make operators with the functions"):
+        batch_of(file, "cast")  # type: ignore[arg-type]
+    with pytest.raises(sf.ConfigError, match="outputs name `z`, but there are `f`, `n`, `raw`, `v`"):
+        batch_of(file, outputs=["z"])
+    with pytest.raises(sf.FeatureError, match=r"x\.tfrecord.*the string has 12 bytes"):
+        batch_of(file, op.decode_raw("raw", "float32", 4))

@@ -1,0 +1,239 @@
+//! Types of a column's values.
+
+use std::fmt;
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+use shardfeed_tfrecord::example::DType;
+
+/// The type of the values of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// One byte, 0 or 1.
+    Bool,
+    /// Unsigned, 1 byte.
+    Uint8,
+    /// Signed, 1 byte.
+    Int8,
+    /// Unsigned, 2 bytes.
+    Uint16,
+    /// Signed, 2 bytes.
+    Int16,
+    /// Unsigned, 4 bytes.
+    Uint32,
+    /// Signed, 4 bytes.
+    Int32,
+    /// Signed, 8 bytes.
+    Int64,
+    /// IEEE 754, 2 bytes.
+    Float16,
+    /// The upper half of a float32.
+    Bfloat16,
+    /// IEEE 754, 4 bytes.
+    Float32,
+    /// IEEE 754, 8 bytes.
+    Float64,
+    /// Byte strings.
+    Bytes,
+}
+
+impl Dtype {
+    /// Bytes of one value; 1 for byte strings.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::Uint8 | Self::Int8 | Self::Bytes => 1,
+            Self::Uint16 | Self::Int16 | Self::Float16 | Self::Bfloat16 => 2,
+            Self::Uint32 | Self::Int32 | Self::Float32 => 4,
+            Self::Int64 | Self::Float64 => 8,
+        }
+    }
+
+    /// As numpy calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Uint8 => "uint8",
+            Self::Int8 => "int8",
+            Self::Uint16 => "uint16",
+            Self::Int16 => "int16",
+            Self::Uint32 => "uint32",
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<DType> for Dtype {
+    fn from(dtype: DType) -> Self {
+        match dtype {
+            DType::Float32 => Self::Float32,
+            DType::Int64 => Self::Int64,
+            DType::Bytes => Self::Bytes,
+        }
+    }
+}
+
+/// A number that a column can hold.
+pub(crate) trait Number: bytemuck::Pod + Default + Send + Sync {
+    const IS_FLOAT: bool;
+
+    fn to_f64(self) -> f64;
+    /// Exact for integers.
+    fn to_i64(self) -> i64;
+    /// To the nearest; integers are cut towards zero and end at their largest and smallest value.
+    fn from_f64(value: f64) -> Self;
+    /// Integers wrap around.
+    fn from_i64(value: i64) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            const IS_FLOAT: bool = false;
+
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+
+            fn from_i64(value: i64) -> Self {
+                value as Self
+            }
+        }
+    )*};
+}
+
+integers!(u8, i8, u16, i16, u32, i32, i64);
+
+macro_rules! floats {
+    ($($type:ty, $to:expr, $from:expr, $from_i64:expr);*) => {$(
+        impl Number for $type {
+            const IS_FLOAT: bool = true;
+
+            fn to_f64(self) -> f64 {
+                $to(self)
+            }
+
+            fn to_i64(self) -> i64 {
+                self.to_f64() as i64
+            }
+
+            fn from_f64(value: f64) -> Self {
+                $from(value)
+            }
+
+            fn from_i64(value: i64) -> Self {
+                $from_i64(value)
+            }
+        }
+    )*};
+}
+
+// Through float32, as TensorFlow does it.
+floats!(
+    f64, |x| x, |x| x, |x: i64| x as f64;
+    f32, f64::from, |x: f64| x as f32, |x: i64| x as f32;
+    f16, |x: f16| f64::from(x.to_f32()), |x: f64| f16::from_f32(x as f32), |x: i64| f16::from_f32(x as f32);
+    bf16, |x: bf16| f64::from(x.to_f32()), |x: f64| bf16::from_f32(x as f32), |x: i64| bf16::from_f32(x as f32)
+);
+
+/// One byte, 0 or 1; any other is true where it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub(crate) struct Boolean(u8);
+
+impl Number for Boolean {
+    const IS_FLOAT: bool = false;
+
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self.0 != 0))
+    }
+
+    fn to_i64(self) -> i64 {
+        i64::from(self.0 != 0)
+    }
+
+    fn from_f64(value: f64) -> Self {
+        Self(u8::from(value != 0.0))
+    }
+
+    fn from_i64(value: i64) -> Self {
+        Self(u8::from(value != 0))
+    }
+}
+
+/// Runs an expression with a type's name standing for the type of a [`Dtype`]. Byte strings are bytes.
+macro_rules! with_type {
+    ($dtype:expr, $name:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::Dtype::Bool => {
+                type $name = $crate::dtype::Boolean;
+                $body
+            }
+            $crate::dtype::Dtype::Uint8 | $crate::dtype::Dtype::Bytes => {
+                type $name = u8;
+                $body
+            }
+            $crate::dtype::Dtype::Int8 => {
+                type $name = i8;
+                $body
+            }
+            $crate::dtype::Dtype::Uint16 => {
+                type $name = u16;
+                $body
+            }
+            $crate::dtype::Dtype::Int16 => {
+                type $name = i16;
+                $body
+            }
+            $crate::dtype::Dtype::Uint32 => {
+                type $name = u32;
+                $body
+            }
+            $crate::dtype::Dtype::Int32 => {
+                type $name = i32;
+                $body
+            }
+            $crate::dtype::Dtype::Int64 => {
+                type $name = i64;
+                $body
+            }
+            $crate::dtype::Dtype::Float16 => {
+                type $name = half::f16;
+                $body
+            }
+            $crate::dtype::Dtype::Bfloat16 => {
+                type $name = half::bf16;
+                $body
+            }
+            $crate::dtype::Dtype::Float32 => {
+                type $name = f32;
+                $body
+            }
+            $crate::dtype::Dtype::Float64 => {
+                type $name = f64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_type;

@@ -1,0 +1,383 @@
+//! What becomes of a sample's columns after parsing: operators that keep the number of samples.
+//!
+//! They are declared in the job and part of its identity. Each takes whole columns of some rows, so that
+//! a column is one loop and not one call for each row.
+
+mod compute;
+mod expression;
+mod run;
+
+use serde::{Deserialize, Serialize};
+
+use crate::column::items;
+use crate::dtype::Dtype;
+use expression::Expression;
+
+pub use run::OperatorFault;
+pub(crate) use run::{Column, Failed, Input, Ready};
+
+/// Values of one row of a column at most: more is a mistake, or an attack.
+const ROW_ITEMS_MAX: usize = 1 << 28;
+
+/// Version of what the operators do; part of a job's identity.
+pub(crate) const OPERATORS_VERSION: u32 = 1;
+
+/// Which bit of a byte comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BitOrder {
+    /// The one of most value.
+    #[default]
+    Big,
+    /// The one of least value.
+    Little,
+}
+
+/// One operator: what it makes of one or more columns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Operator {
+    /// The column that it makes; one of the same name is replaced.
+    pub output: String,
+    /// What it does.
+    pub operation: Operation,
+}
+
+/// What an operator does. Shapes are those of one row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Operation {
+    /// Takes the bytes of a string as numbers, as `tf.io.decode_raw`.
+    DecodeRaw {
+        /// Column of one string a row.
+        input: String,
+        /// Type of the numbers.
+        dtype: Dtype,
+        /// Their shape.
+        shape: Vec<usize>,
+        /// Whether the byte of least value comes first.
+        little_endian: bool,
+        /// Cuts each string off at so many bytes, or fills it up with zeros.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fixed_length: Option<usize>,
+    },
+    /// Other types of the same numbers, as `tf.cast`.
+    Cast {
+        /// Column of numbers.
+        input: String,
+        /// Their new type.
+        dtype: Dtype,
+    },
+    /// Another shape of the same numbers.
+    Reshape {
+        /// Column of numbers.
+        input: String,
+        /// The new shape; one size may be -1.
+        shape: Vec<i64>,
+    },
+    /// Eight numbers, 0 or 1, of each byte; the last dimension becomes eight times as long.
+    UnpackBits {
+        /// Column of uint8.
+        input: String,
+        /// Which bit comes first.
+        #[serde(default)]
+        bit_order: BitOrder,
+    },
+    /// `x * scale + offset`, in the output's type; one value for all, or one for each of the last
+    /// dimension.
+    Scale {
+        /// Column of numbers.
+        input: String,
+        /// Factors.
+        scale: Vec<f64>,
+        /// What is added.
+        offset: Vec<f64>,
+        /// Type of the output: float32 or float64.
+        dtype: Dtype,
+    },
+    /// `(x - mean) / std`, as [`Operation::Scale`].
+    Normalize {
+        /// Column of numbers.
+        input: String,
+        /// What is subtracted.
+        mean: Vec<f64>,
+        /// Divisors.
+        std: Vec<f64>,
+        /// Type of the output: float32 or float64.
+        dtype: Dtype,
+    },
+    /// Dimensions in another order, as `tf.transpose`.
+    Transpose {
+        /// Column of numbers.
+        input: String,
+        /// Which dimension comes where.
+        perm: Vec<usize>,
+    },
+    /// A part of each dimension, as `tf.slice`.
+    Slice {
+        /// Column of numbers.
+        input: String,
+        /// Where it begins.
+        begin: Vec<usize>,
+        /// How long it is; -1 = up to the end.
+        size: Vec<i64>,
+    },
+    /// Some of a dimension, in any order, also twice, as `tf.gather`.
+    Select {
+        /// Column of numbers.
+        input: String,
+        /// Which dimension.
+        axis: usize,
+        /// Which of it.
+        indices: Vec<usize>,
+    },
+    /// A dimension of `depth` more, with `on` at the place that a number says and `off` elsewhere, as
+    /// `tf.one_hot`; a number that is no place is all off.
+    OneHot {
+        /// Column of integers.
+        input: String,
+        /// Places.
+        depth: usize,
+        /// What stands at the place.
+        on: f64,
+        /// What stands elsewhere.
+        off: f64,
+        /// Type of the output.
+        dtype: Dtype,
+    },
+    /// An expression over columns of one number a row, computed in float64.
+    Compute {
+        /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md has its words.
+        expression: String,
+        /// Type of the output.
+        dtype: Dtype,
+    },
+}
+
+/// Why an operator cannot do what is asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("operator {operator} (output `{output}`): {what}")]
+pub struct OperatorError {
+    /// Its place among the operators, from 0.
+    pub operator: usize,
+    /// The column that it makes.
+    pub output: String,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
+
+/// Type and shape of one row of a column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+}
+
+impl Form {
+    pub(crate) fn items(&self) -> usize {
+        items(&self.shape)
+    }
+
+    fn numbers(dtype: Dtype, shape: Vec<usize>) -> Result<Self, String> {
+        let count = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size.max(1)));
+        match count {
+            _ if dtype == Dtype::Bytes => Err("its numbers cannot be byte strings".to_owned()),
+            Some(count) if count <= ROW_ITEMS_MAX => Ok(Self { dtype, shape }),
+            _ => Err(format!(
+                "a row of shape {shape:?} has more than {ROW_ITEMS_MAX} numbers; make it smaller"
+            )),
+        }
+    }
+}
+
+impl Operation {
+    /// The columns that it takes.
+    pub(crate) fn inputs(&self) -> Result<Vec<String>, String> {
+        Ok(match self {
+            Self::DecodeRaw { input, .. }
+            | Self::Cast { input, .. }
+            | Self::Reshape { input, .. }
+            | Self::UnpackBits { input, .. }
+            | Self::Scale { input, .. }
+            | Self::Normalize { input, .. }
+            | Self::Transpose { input, .. }
+            | Self::Slice { input, .. }
+            | Self::Select { input, .. }
+            | Self::OneHot { input, .. } => vec![input.clone()],
+            Self::Compute { expression, .. } => Expression::parse(expression)?.names().to_vec(),
+        })
+    }
+
+    /// What it makes of columns of these forms, in the order of [`Operation::inputs`].
+    pub(crate) fn form(&self, inputs: &[Form]) -> Result<Form, String> {
+        if let Self::DecodeRaw { dtype, shape, fixed_length, .. } = self {
+            return decoded(&inputs[0], *dtype, shape, *fixed_length);
+        }
+        if let Some(strings) = inputs.iter().find(|input| input.dtype == Dtype::Bytes) {
+            return Err(format!(
+                "it takes numbers, but its input is byte strings of shape {:?}; decode them first",
+                strings.shape
+            ));
+        }
+        match self {
+            Self::DecodeRaw { .. } => unreachable!("handled above"),
+            Self::Cast { dtype, .. } => Form::numbers(*dtype, inputs[0].shape.clone()),
+            Self::Reshape { shape, .. } => reshaped(&inputs[0], shape),
+            Self::UnpackBits { .. } => unpacked(&inputs[0]),
+            Self::Scale { scale, offset, dtype, .. } => {
+                channels(&inputs[0], &[("scale", scale), ("offset", offset)], *dtype)
+            }
+            Self::Normalize { mean, std, dtype, .. } => {
+                if std.contains(&0.0) {
+                    return Err("std has a 0, and nothing can be divided by it".to_owned());
+                }
+                channels(&inputs[0], &[("mean", mean), ("std", std)], *dtype)
+            }
+            Self::Transpose { perm, .. } => transposed(&inputs[0], perm),
+            Self::Slice { begin, size, .. } => sliced(&inputs[0], begin, size),
+            Self::Select { axis, indices, .. } => selected(&inputs[0], *axis, indices),
+            Self::OneHot { depth, dtype, .. } => {
+                if !matches!(
+                    inputs[0].dtype,
+                    Dtype::Uint8
+                        | Dtype::Int8
+                        | Dtype::Uint16
+                        | Dtype::Int16
+                        | Dtype::Uint32
+                        | Dtype::Int32
+                        | Dtype::Int64
+                ) {
+                    return Err(format!("it takes integers, not {}; cast them", inputs[0].dtype));
+                }
+                let shape = [&inputs[0].shape[..], &[*depth]].concat();
+                Form::numbers(*dtype, shape)
+            }
+            Self::Compute { dtype, .. } => {
+                if let Some(input) = inputs.iter().find(|input| input.items() != 1) {
+                    return Err(format!(
+                        "an expression takes columns of one number a row, not of shape {:?}; select or \
+                         reshape them",
+                        input.shape
+                    ));
+                }
+                Form::numbers(*dtype, vec![])
+            }
+        }
+    }
+}
+
+fn decoded(
+    input: &Form,
+    dtype: Dtype,
+    shape: &[usize],
+    fixed_length: Option<usize>,
+) -> Result<Form, String> {
+    if input.dtype != Dtype::Bytes || input.items() != 1 {
+        return Err(format!(
+            "it takes one byte string a row, not {} of shape {:?}",
+            input.dtype, input.shape
+        ));
+    }
+    let form = Form::numbers(dtype, shape.to_vec())?;
+    let bytes = form.items() * dtype.bytes();
+    match fixed_length {
+        Some(length) if length != bytes => Err(format!(
+            "fixed_length is {length} bytes, but {dtype} of shape {shape:?} is {bytes}; make them the same"
+        )),
+        _ => Ok(form),
+    }
+}
+
+fn reshaped(input: &Form, shape: &[i64]) -> Result<Form, String> {
+    let items = input.items();
+    let refuse =
+        || Err(format!("shape {:?} of {items} numbers cannot become {shape:?}", input.shape));
+    if shape.iter().any(|&size| size < -1) || shape.iter().filter(|&&size| size == -1).count() > 1 {
+        return refuse();
+    }
+    let mut known = shape.iter().filter(|&&size| size >= 0);
+    let known = known.try_fold(1_usize, |count, &size| count.checked_mul(size as usize));
+    let free = match known {
+        Some(0) if items == 0 => Some(0),
+        Some(known) if known > 0 && items.is_multiple_of(known) => Some(items / known),
+        _ => None,
+    };
+    let Some(free) = free else { return refuse() };
+    let shape: Vec<usize> =
+        shape.iter().map(|&size| if size == -1 { free } else { size as usize }).collect();
+    if shape.iter().product::<usize>() != items {
+        return Err(format!("{items} numbers of shape {:?} do not fill {shape:?}", input.shape));
+    }
+    Form::numbers(input.dtype, shape)
+}
+
+fn unpacked(input: &Form) -> Result<Form, String> {
+    let mut shape = input.shape.clone();
+    if input.dtype != Dtype::Uint8 {
+        return Err(format!("it takes uint8, not {}; cast or decode to uint8", input.dtype));
+    }
+    let Some(last) = shape.last_mut() else {
+        return Err("it takes columns with a dimension; reshape to [1] first".to_owned());
+    };
+    *last = last.saturating_mul(8);
+    Form::numbers(Dtype::Uint8, shape)
+}
+
+fn channels(input: &Form, values: &[(&str, &[f64])], dtype: Dtype) -> Result<Form, String> {
+    let last = input.shape.last().copied().unwrap_or(1);
+    for (name, values) in values {
+        if values.len() != 1 && values.len() != last {
+            let count = values.len();
+            return Err(format!(
+                "{name} has {count} values; it needs one, or one for each of the last dimension's {last}"
+            ));
+        }
+    }
+    if !matches!(dtype, Dtype::Float32 | Dtype::Float64) {
+        return Err(format!("dtype is float32 or float64, not {dtype}; cast afterwards"));
+    }
+    Form::numbers(dtype, input.shape.clone())
+}
+
+fn transposed(input: &Form, perm: &[usize]) -> Result<Form, String> {
+    let mut sorted = perm.to_vec();
+    sorted.sort_unstable();
+    if !sorted.iter().copied().eq(0..input.shape.len()) {
+        return Err(format!(
+            "perm {perm:?} must name each of the {} dimensions of {:?} once",
+            input.shape.len(),
+            input.shape
+        ));
+    }
+    Form::numbers(input.dtype, perm.iter().map(|&dimension| input.shape[dimension]).collect())
+}
+
+fn sliced(input: &Form, begin: &[usize], size: &[i64]) -> Result<Form, String> {
+    let refuse =
+        || Err(format!("a part from {begin:?} of size {size:?} does not lie in {:?}", input.shape));
+    if begin.len() != input.shape.len() || size.len() != input.shape.len() {
+        return refuse();
+    }
+    let mut shape = vec![];
+    for ((&all, &begin), &size) in input.shape.iter().zip(begin).zip(size) {
+        let Some(left) = all.checked_sub(begin) else { return refuse() };
+        match usize::try_from(size) {
+            Ok(size) if size <= left => shape.push(size),
+            Err(_) if size == -1 => shape.push(left),
+            _ => return refuse(),
+        }
+    }
+    Form::numbers(input.dtype, shape)
+}
+
+fn selected(input: &Form, axis: usize, indices: &[usize]) -> Result<Form, String> {
+    let Some(&all) = input.shape.get(axis) else {
+        return Err(format!("axis {axis} is none of the dimensions of {:?}", input.shape));
+    };
+    if let Some(index) = indices.iter().find(|&&index| index >= all) {
+        return Err(format!("index {index} is beyond the {all} of dimension {axis}"));
+    }
+    let mut shape = input.shape.clone();
+    shape[axis] = indices.len();
+    Form::numbers(input.dtype, shape)
+}

@@ -1,0 +1,310 @@
+//! Carrying out one operator for some rows.
+
+use super::expression::Expression;
+use super::{BitOrder, Form, Operation, compute};
+use crate::dtype::{Dtype, Number, with_type};
+
+/// Numbers of some rows, in memory of their own.
+#[derive(Debug, Default)]
+pub(crate) struct Column {
+    words: Vec<u64>,
+    bytes: usize,
+}
+
+impl Column {
+    pub(crate) fn new(form: &Form, rows: usize) -> Self {
+        let bytes = rows * form.items() * form.dtype.bytes();
+        Self { words: vec![0; bytes.div_ceil(8)], bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.bytes]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.bytes]
+    }
+}
+
+/// What an operator takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Input<'a> {
+    Numbers(&'a [u8]),
+    /// One a row.
+    Strings(&'a [&'a [u8]]),
+}
+
+impl<'a> Input<'a> {
+    fn numbers<T: Number>(self) -> &'a [T] {
+        match self {
+            Self::Numbers(bytes) => bytemuck::cast_slice(bytes),
+            Self::Strings(_) => unreachable!("forms were checked: these are numbers"),
+        }
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        self.numbers::<u8>()
+    }
+}
+
+/// Why a row cannot be worked on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorFault {
+    /// A string is not as long as its numbers are.
+    #[error(
+        "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
+         dtype or shape, or set fixed_length"
+    )]
+    Length {
+        /// Type of the numbers.
+        dtype: Dtype,
+        /// Their shape.
+        shape: Vec<usize>,
+        /// Bytes that they take.
+        expected: usize,
+        /// Bytes of the string.
+        found: usize,
+    },
+}
+
+/// A row in which an operator failed.
+pub(crate) type Failed = (usize, OperatorFault);
+
+/// An operator, ready to be carried out any number of times.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    operation: Operation,
+    inputs: Vec<Form>,
+    form: Form,
+    /// Of one row: which number of the input each number of the output is.
+    places: Vec<usize>,
+    expression: Option<Expression>,
+}
+
+impl Ready {
+    /// # Errors  Why it cannot be done.
+    pub(crate) fn new(operation: Operation, inputs: Vec<Form>) -> Result<Self, String> {
+        let form = operation.form(&inputs)?;
+        let places = match &operation {
+            Operation::Transpose { perm, .. } => {
+                places(&form.shape, &strides(&inputs[0].shape, |dimension| perm[dimension]), 0)
+            }
+            Operation::Slice { begin, .. } => {
+                let strides = strides(&inputs[0].shape, |dimension| dimension);
+                let from = begin.iter().zip(&strides).map(|(begin, stride)| begin * stride).sum();
+                places(&form.shape, &strides, from)
+            }
+            Operation::Select { axis, indices, .. } => {
+                let strides = strides(&inputs[0].shape, |dimension| dimension);
+                let mut found = places(&form.shape, &strides, 0);
+                let inner: usize = form.shape[axis + 1..].iter().product();
+                for (at, place) in found.iter_mut().enumerate() {
+                    let chosen = at / inner % indices.len();
+                    *place = *place - chosen * strides[*axis] + indices[chosen] * strides[*axis];
+                }
+                found
+            }
+            _ => vec![],
+        };
+        let expression = match &operation {
+            Operation::Compute { expression, .. } => Some(Expression::parse(expression)?),
+            _ => None,
+        };
+        Ok(Self { operation, inputs, form, places, expression })
+    }
+
+    pub(crate) fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// Works on `rows` rows.
+    /// - `out`: as many numbers as these rows have.
+    pub(crate) fn run(
+        &self,
+        inputs: &[Input<'_>],
+        rows: usize,
+        out: &mut [u8],
+    ) -> Result<(), Failed> {
+        let (to, items) = (self.form.dtype, self.form.items());
+        let from = self.inputs.first().map_or(Dtype::Float64, |form| form.dtype);
+        match &self.operation {
+            Operation::DecodeRaw { little_endian, fixed_length, .. } => {
+                let Input::Strings(strings) = inputs[0] else {
+                    unreachable!("forms were checked: these are strings");
+                };
+                return self.decode(strings, *little_endian, fixed_length.is_some(), out);
+            }
+            Operation::Cast { .. } => {
+                with_type!(from, From => with_type!(to, To => {
+                    cast(inputs[0].numbers::<From>(), bytemuck::cast_slice_mut::<u8, To>(out));
+                }));
+            }
+            Operation::Reshape { .. } => out.copy_from_slice(inputs[0].bytes()),
+            Operation::UnpackBits { bit_order, .. } => unpack(inputs[0].bytes(), *bit_order, out),
+            Operation::Scale { scale, offset, .. } => {
+                self.channels(
+                    inputs[0],
+                    scale,
+                    offset,
+                    out,
+                    |x, a, b| x * a + b,
+                    |x, a, b| x * a + b,
+                );
+            }
+            Operation::Normalize { mean, std, .. } => {
+                self.channels(
+                    inputs[0],
+                    mean,
+                    std,
+                    out,
+                    |x, a, b| (x - a) / b,
+                    |x, a, b| (x - a) / b,
+                );
+            }
+            Operation::Transpose { .. } | Operation::Slice { .. } | Operation::Select { .. } => {
+                with_type!(from, T => {
+                    let all = inputs[0].numbers::<T>();
+                    let width = self.inputs[0].items();
+                    let out = bytemuck::cast_slice_mut::<u8, T>(out);
+                    for row in 0..rows {
+                        let numbers = &all[row * width..(row + 1) * width];
+                        let places = out[row * items..(row + 1) * items].iter_mut();
+                        places.zip(&self.places).for_each(|(out, &place)| *out = numbers[place]);
+                    }
+                });
+            }
+            Operation::OneHot { depth, on, off, .. } => {
+                with_type!(from, From => with_type!(to, To => {
+                    let (on, off) = (To::from_f64(*on), To::from_f64(*off));
+                    let out = bytemuck::cast_slice_mut::<u8, To>(out);
+                    out.fill(off);
+                    for (at, number) in inputs[0].numbers::<From>().iter().enumerate() {
+                        let place = usize::try_from(number.to_i64()).ok();
+                        if let Some(place) = place.filter(|place| place < depth) {
+                            out[at * depth + place] = on;
+                        }
+                    }
+                }));
+            }
+            Operation::Compute { .. } => self.compute(inputs, rows, out),
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        strings: &[&[u8]],
+        little_endian: bool,
+        is_fixed: bool,
+        out: &mut [u8],
+    ) -> Result<(), Failed> {
+        let Form { dtype, shape } = &self.form;
+        let bytes = self.form.items() * dtype.bytes();
+        for (row, string) in strings.iter().enumerate() {
+            if string.len() != bytes && !is_fixed {
+                let (shape, found) = (shape.clone(), string.len());
+                let fault = OperatorFault::Length { dtype: *dtype, shape, expected: bytes, found };
+                return Err((row, fault));
+            }
+            let len = string.len().min(bytes);
+            let (head, tail) = out[row * bytes..(row + 1) * bytes].split_at_mut(len);
+            head.copy_from_slice(&string[..len]);
+            tail.fill(0);
+        }
+        if little_endian != cfg!(target_endian = "little") && dtype.bytes() > 1 {
+            out.chunks_exact_mut(dtype.bytes()).for_each(<[u8]>::reverse);
+        }
+        if *dtype == Dtype::Bool {
+            out.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Ok(())
+    }
+
+    fn channels(
+        &self,
+        input: Input<'_>,
+        first: &[f64],
+        second: &[f64],
+        out: &mut [u8],
+        in_f32: impl Fn(f32, f32, f32) -> f32,
+        in_f64: impl Fn(f64, f64, f64) -> f64,
+    ) {
+        let last = self.form.shape.last().copied().unwrap_or(1).max(1);
+        let spread = |values: &[f64]| -> Vec<f64> {
+            (0..last).map(|at| values[if values.len() == 1 { 0 } else { at }]).collect()
+        };
+        let (first, second) = (spread(first), spread(second));
+        with_type!(self.inputs[0].dtype, From => {
+            let numbers = input.numbers::<From>();
+            if self.form.dtype == Dtype::Float32 {
+                let narrow = |values: &[f64]| -> Vec<f32> {
+                    values.iter().map(|&value| value as f32).collect()
+                };
+                let (first, second) = (narrow(&first), narrow(&second));
+                let mut all = vec![0.0_f32; last];
+                let out = bytemuck::cast_slice_mut::<u8, f32>(out);
+                for (out, numbers) in out.chunks_exact_mut(last).zip(numbers.chunks_exact(last)) {
+                    cast(numbers, &mut all);
+                    for (at, out) in out.iter_mut().enumerate() {
+                        *out = in_f32(all[at], first[at], second[at]);
+                    }
+                }
+            } else {
+                let out = bytemuck::cast_slice_mut::<u8, f64>(out);
+                for (out, numbers) in out.chunks_exact_mut(last).zip(numbers.chunks_exact(last)) {
+                    for (at, out) in out.iter_mut().enumerate() {
+                        *out = in_f64(numbers[at].to_f64(), first[at], second[at]);
+                    }
+                }
+            }
+        });
+    }
+
+    fn compute(&self, inputs: &[Input<'_>], rows: usize, out: &mut [u8]) {
+        let expression = self.expression.as_ref().expect("an expression was read");
+        let input = |name: usize, range: std::ops::Range<usize>, to: &mut [f64]| {
+            with_type!(self.inputs[name].dtype, From => {
+                cast(&inputs[name].numbers::<From>()[range], to);
+            });
+        };
+        with_type!(self.form.dtype, To => {
+            let out = bytemuck::cast_slice_mut::<u8, To>(out);
+            compute::compute(expression, rows, input, |range, values| cast(values, &mut out[range]));
+        });
+    }
+}
+
+fn cast<From: Number, To: Number>(from: &[From], to: &mut [To]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to =
+            if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) };
+    }
+}
+
+fn unpack(bytes: &[u8], order: BitOrder, out: &mut [u8]) {
+    for (byte, bits) in bytes.iter().zip(out.as_chunks_mut::<8>().0) {
+        for (at, bit) in bits.iter_mut().enumerate() {
+            *bit = match order {
+                BitOrder::Big => byte >> (7 - at) & 1,
+                BitOrder::Little => byte >> at & 1,
+            };
+        }
+    }
+}
+
+/// How far apart the numbers of each dimension lie, in the order that `of` says.
+fn strides(shape: &[usize], of: impl Fn(usize) -> usize) -> Vec<usize> {
+    let stride = |dimension: usize| shape[dimension + 1..].iter().product();
+    (0..shape.len()).map(|dimension| stride(of(dimension))).collect()
+}
+
+/// Where the numbers of a row of `shape` lie that are so far apart.
+fn places(shape: &[usize], strides: &[usize], from: usize) -> Vec<usize> {
+    let mut places = vec![from];
+    for (&size, &stride) in shape.iter().zip(strides) {
+        places =
+            places.iter().flat_map(|place| (0..size).map(move |at| place + at * stride)).collect();
+    }
+    places
+}
