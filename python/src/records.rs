@@ -81,6 +81,7 @@ enum Data {
     Int64(Vec<i64>),
     Float32(Vec<f32>),
     Bytes(Vec<Vec<u8>>),
+    Nothing,
 }
 
 /// Serializes a `tf.train.Example`.
@@ -92,7 +93,8 @@ pub(crate) fn encode_example<'py>(
     let owned = values.into_iter().map(|value| Owned::new(py, value));
     let owned = owned.collect::<PyResult<Vec<_>>>()?;
     let slices: Vec<_> = owned.iter().map(Owned::slices).collect();
-    let features: Vec<_> = owned.iter().zip(&slices).map(|(owned, s)| owned.feature(s)).collect();
+    let features: Vec<_> =
+        owned.iter().zip(&slices).filter_map(|(owned, s)| owned.feature(s)).collect();
     let mut record = Vec::new();
     example::encode_example(&features, &mut record);
     Ok(PyBytes::new(py, &record))
@@ -112,17 +114,17 @@ pub(crate) fn encode_sequence_example<'py>(
     let context = own(context)?;
     let context_slices: Vec<_> = context.iter().map(Owned::slices).collect();
     let context: Vec<_> =
-        context.iter().zip(&context_slices).map(|(owned, s)| owned.feature(s)).collect();
+        context.iter().zip(&context_slices).filter_map(|(owned, s)| owned.feature(s)).collect();
     let lists = lists.into_iter().map(|(name, steps)| Ok((name, own(steps)?)));
     let lists = lists.collect::<PyResult<Vec<_>>>()?;
     let slices: Vec<Vec<_>> =
         lists.iter().map(|(_, steps)| steps.iter().map(Owned::slices).collect()).collect();
-    let values: Vec<Vec<Value<'_>>> = lists
+    let values: Vec<Vec<Option<Value<'_>>>> = lists
         .iter()
         .zip(&slices)
-        .map(|((_, steps), slices)| steps.iter().zip(slices).map(|(o, s)| o.feature(s).1).collect())
+        .map(|((_, steps), slices)| steps.iter().zip(slices).map(|(o, s)| o.value(s)).collect())
         .collect();
-    let lists: Vec<(&str, &[Value<'_>])> =
+    let lists: Vec<(&str, &[Option<Value<'_>>])> =
         lists.iter().zip(&values).map(|((name, _), values)| (name.as_str(), &values[..])).collect();
     let mut record = Vec::new();
     example::encode_sequence_example(&context, &lists, &mut record);
@@ -140,7 +142,8 @@ impl Owned {
         let data = match kind.as_str() {
             "int64" => Data::Int64(PyBuffer::get(&data)?.to_vec(py)?),
             "float32" => Data::Float32(PyBuffer::get(&data)?.to_vec(py)?),
-            _ => Data::Bytes(data.extract()?),
+            "bytes" => Data::Bytes(data.extract()?),
+            _ => Data::Nothing,
         };
         Ok(Self { name, data })
     }
@@ -148,18 +151,22 @@ impl Owned {
     fn slices(&self) -> Vec<&[u8]> {
         match &self.data {
             Data::Bytes(values) => values.iter().map(Vec::as_slice).collect(),
-            Data::Int64(_) | Data::Float32(_) => vec![],
+            Data::Int64(_) | Data::Float32(_) | Data::Nothing => vec![],
         }
     }
 
     /// - `slices`: what `slices()` gave.
-    fn feature<'a>(&'a self, slices: &'a [&'a [u8]]) -> (&'a str, Value<'a>) {
-        let value = match &self.data {
-            Data::Int64(values) => Value::Int64(values),
-            Data::Float32(values) => Value::Float32(values),
-            Data::Bytes(_) => Value::Bytes(slices),
-        };
-        (&self.name, value)
+    fn value<'a>(&'a self, slices: &'a [&'a [u8]]) -> Option<Value<'a>> {
+        match &self.data {
+            Data::Int64(values) => Some(Value::Int64(values)),
+            Data::Float32(values) => Some(Value::Float32(values)),
+            Data::Bytes(_) => Some(Value::Bytes(slices)),
+            Data::Nothing => None,
+        }
+    }
+
+    fn feature<'a>(&'a self, slices: &'a [&'a [u8]]) -> Option<(&'a str, Value<'a>)> {
+        Some((&self.name, self.value(slices)?))
     }
 }
 

@@ -179,3 +179,43 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             {"v": sf.RaggedFeature("float32", partitions=["len"])},  # type: ignore[list-item]
             batch_size=1,
         )
+
+
+def test_defaults_that_are_no_number(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write({"n": [1]})
+        writer.write({"n": [1], "seq": [1.0, 2.0]})
+    odd = np.uint32(0x15AE43FD).view(np.float32)
+    features: dict[str, Any] = {
+        "nan": sf.FixedLenFeature((), "float32", default_value=float("nan")),
+        "odd": sf.FixedLenFeature((), "float32", default_value=odd),
+        "seq": sf.FixedLenSequenceFeature((), "float32", True, default_value=float("-inf")),
+    }
+    path = str(tmp_path / "x.tfrecord")
+    loader = sf.Loader(path, features, batch_size=2, shuffle=False)
+    batch = next(iter(loader))
+    assert np.isnan(batch["nan"]).all() and batch["odd"].tolist() == [odd, odd]
+    assert batch["seq"].tolist() == [[-np.inf, -np.inf], [1.0, 2.0]]
+    other = features | {"nan": sf.FixedLenFeature((), "float32", default_value=float("inf"))}
+    with pytest.raises(sf.TokenError, match="operators"):
+        sf.Loader(path, other, batch_size=2, shuffle=False, resume=loader.state_dict())
+
+
+def test_steps_without_values(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write(sf.encode_sequence_example({}, {"s": [[b"a"], [], None], "i": [[], [7]]}))
+    lists = {"s": sf.VarLenFeature("string"), "i": sf.VarLenFeature("int64")}
+    path = str(tmp_path / "x.tfrecord")
+    batch = next(iter(sf.Loader(path, sequence_features=lists, batch_size=1)))
+    assert batch["s"].tolist() == [[[b"a"], [], []]] and batch["i"].tolist() == [[[], [7]]]
+
+
+def test_row_numbers_ask_for_no_gigabytes(tmp_path: Path) -> None:
+    far = np.array([16_000], np.int64)
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        lists = {"v": [np.array([1])] * 100, "ids": [far] * 100}
+        writer.write(sf.encode_sequence_example({}, lists))
+    ragged = sf.RaggedFeature
+    parted = {"r": ragged("int64", "v", [ragged.ValueRowIds("ids")])}
+    with pytest.raises(sf.FeatureError, match="at most 16384 rows of a record may be left empty"):
+        next(iter(sf.Loader(str(tmp_path / "x.tfrecord"), sequence_features=parted, batch_size=1)))

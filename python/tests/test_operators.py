@@ -104,6 +104,16 @@ def test_columns_beside_operators(file: str) -> None:
     assert batch["v"].lengths().tolist() == [0, 1, 2, 3]
 
 
+def test_what_is_in_between_counts_for_the_budget(file: str) -> None:
+    huge = [op.one_hot("f", 2**22, output="h"), op.select("h", [1], output="y")]
+    whole = op.cast("f", "int32")
+    with pytest.raises(sf.ConfigError, match="memory_budget"):
+        batch_of(file, whole, *huge, outputs=["y"], memory_budget="64MiB")
+    few = [op.one_hot("f", 2**10, output="h"), op.select("h", [1], output="y")]
+    batch = batch_of(file, whole, *few, outputs=["y"], memory_budget="64MiB")
+    assert batch["y"].tolist() == [[0.0], [1.0], [0.0], [0.0]]
+
+
 def test_raw_records_can_be_decoded(tmp_path: Path) -> None:
     with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
         for number in range(5):
@@ -137,6 +147,9 @@ def test_what_cannot_be_is_refused(file: str) -> None:
         (op.cast("raw", "int32"), "decode them first"),
         (op.compute("y", "f +", "float32"), "at byte 3"),
         (op.compute("y", "n + 1", "float32"), "one number a row"),
+        (op.compute("y", "0 < f < 3", "float32"), "compares twice in a row"),
+        (op.normalize("n", 0, 1e-50), "which is 0 as float32"),
+        (op.scale("n", [], 0.0), "scale has 0 values"),
     ]:
         with pytest.raises(sf.ConfigError, match=said):
             batch_of(file, operator)
@@ -146,11 +159,18 @@ def test_what_cannot_be_is_refused(file: str) -> None:
         (lambda: op.reshape("f", [1.5]), "whole numbers"),
         (lambda: op.slice("f", [-1], [1]), "0 or more"),
         (lambda: op.cast(3, "int32"), "name is a str"),  # type: ignore[arg-type]
+        (lambda: op.cast("f", None), "none of bool"),
     ]:
         with pytest.raises(sf.ConfigError, match=said):
             make()
     with pytest.raises(sf.ConfigError, match="make operators with the functions"):
         batch_of(file, "cast")  # type: ignore[arg-type]
+    with pytest.raises(sf.ConfigError, match="operators is a list"):
+        sf.Loader(file, FEATURES, operators=op.cast("f", "int32"), batch_size=1)  # type: ignore[arg-type]
+    with pytest.raises(sf.ConfigError, match="outputs is a list of columns' names, not 'fn'"):
+        batch_of(file, outputs="fn")
+    with pytest.raises(sf.ConfigError, match="3 is not bytes"):
+        sf.Loader(file, {"x": sf.FixedLenFeature((), "string", default_value=3)}, batch_size=1)
     with pytest.raises(sf.ConfigError, match="outputs name `z`, but there are `f`, `n`, `raw`, `v`"):
         batch_of(file, outputs=["z"])
     with pytest.raises(sf.FeatureError, match=r"x\.tfrecord.*the string has 12 bytes"):

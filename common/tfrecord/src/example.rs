@@ -47,7 +47,7 @@ pub use cells::Parts;
 pub use feature::ListRef;
 pub use inspect::{FeatureSummary, describe};
 pub use parse::{ExampleParser, Located, ParseError};
-pub use ragged::PartitionFault;
+pub use ragged::{EMPTY_ROWS_MAX, PartitionFault};
 pub use sequence::{SequenceParser, Steps};
 pub use spec::{DType, DefaultValue, Feature, FeatureSpec, Partition, SpecError};
 pub use write::{Value, encode_example, encode_sequence_example};

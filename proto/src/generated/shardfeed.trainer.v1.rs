@@ -157,7 +157,7 @@ pub struct Register {
     pub job: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub identity: ::core::option::Option<super::super::common::v1::JobIdentity>,
-    /// JSON of the features to parse; empty: records as they are
+    /// JSON of what becomes of a record: parsing, operators, outputs; empty: it stays as it is
     #[prost(string, tag = "3")]
     pub features: ::prost::alloc::string::String,
 }
@@ -256,7 +256,7 @@ pub struct Column {
     #[prost(message, repeated, tag = "3")]
     pub splits: ::prost::alloc::vec::Vec<Range>,
 }
-/// A finished batch; columns in the order of the job's features sorted by name.
+/// A finished batch; columns in the order of what was registered.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Batch {
     #[prost(uint64, tag = "1")]

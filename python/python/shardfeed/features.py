@@ -261,7 +261,10 @@ def _dtype(name: str, dtype: Any) -> str:
 
 
 def _shape(name: str, shape: Sequence[int] | int) -> list[int]:
-    dims = [shape] if isinstance(shape, int) else list(shape)
+    try:
+        dims = [shape] if isinstance(shape, int | np.integer) else list(shape)
+    except TypeError:
+        raise ConfigError(f"feature {name!r}: shape {shape!r} must be a sequence of sizes") from None
     if not all(isinstance(dim, int | np.integer) and dim >= 0 for dim in dims):
         raise ConfigError(f"feature {name!r}: shape {shape!r} must be known sizes, each 0 or more")
     return [int(dim) for dim in dims]
@@ -279,8 +282,12 @@ def _default(
             if isinstance(feature.default_value, list | tuple | np.ndarray):
                 values = np.array(feature.default_value, dtype=object)
             flat = np.broadcast_to(values, shape).reshape(-1).tolist()
+            if not all(isinstance(item, str | bytes | bytearray | memoryview) for item in flat):
+                raise ValueError(f"{feature.default_value!r} is not bytes")
             return [item.encode() if isinstance(item, str) else bytes(item) for item in flat]
         values = np.asarray(feature.default_value)
+        if dtype == "int64" and values.dtype == np.uint64 and values.max(initial=0) >= 2**63:
+            raise ValueError(f"{values.max()} does not fit int64")
         if values.dtype.kind not in ("iub" if dtype == "int64" else "iubf"):
             raise ValueError(f"{feature.default_value!r} is not {dtype}")
         return [value.item() for value in np.broadcast_to(values, shape).reshape(-1)]

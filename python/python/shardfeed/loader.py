@@ -135,7 +135,7 @@ class Loader:
             "features": to_native(features),
             "sequence_features": to_native(sequence_features, "sequence_features"),
             "operators": operators_to_native(operators),
-            "outputs": None if outputs is None else [str(name) for name in outputs],
+            "outputs": _outputs(outputs),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": bool(shuffle),
@@ -368,6 +368,14 @@ def _missing_shards(shards: list[str]) -> list[str]:
         for number in range(min(int(total), 10**6))
         if number not in found
     ]
+
+
+def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
+    if outputs is None:
+        return None
+    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
+        raise ConfigError(f"outputs is a list of columns' names, not {outputs!r}")
+    return list(outputs)
 
 
 def _coordinators(given: str | Sequence[str] | None) -> str | None:

@@ -165,7 +165,8 @@ def compute(output: str, expression: str, dtype: Any = "float32") -> Operator:
     """An expression over columns of one number a row, computed in float64 and cast to `dtype`.
 
     It has numbers, names of columns, `+ - * /`, `< <= > >= == !=`, `and or not`, brackets, and `abs exp floor
-    log max min sign sqrt tanh where(condition, yes, no)`. What is true is 1, what is false 0.
+    log max min sign sqrt tanh where(condition, yes, no)`. What is true is 1, what is false 0. A name with other
+    signs than letters, digits and `_` stands between two backticks.
     """
     if not isinstance(expression, str):
         raise ConfigError(f"expression is a str, not {expression!r}")
@@ -174,6 +175,8 @@ def compute(output: str, expression: str, dtype: Any = "float32") -> Operator:
 
 def to_native(operators: Sequence[Operator]) -> str:
     """The operators as the extension module takes them."""
+    if not isinstance(operators, Sequence) or isinstance(operators, str):
+        raise ConfigError(f"operators is a list of operators, not {operators!r}")
     for number, operator in enumerate(operators):
         if not isinstance(operator, Operator):
             raise ConfigError(
@@ -198,7 +201,7 @@ def _dtype(dtype: Any) -> str:
     text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if text is None:
         try:
-            text = np.dtype(dtype).name
+            text = "None" if dtype is None else np.dtype(dtype).name
         except TypeError:
             text = repr(dtype)
     if text not in _DTYPES:

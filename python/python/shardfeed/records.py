@@ -44,14 +44,15 @@ def encode_sequence_example(
     """A serialized `tf.train.SequenceExample`.
 
     - `context`: features of the whole record, as for `encode_example`.
-    - `feature_lists`: name to a sequence of steps, each a value as for `encode_example`. A step without
-      values needs a type: an array of size 0, or `b""` for one empty string.
+    - `feature_lists`: name to a sequence of steps, each a value as for `encode_example`. A step that is None
+      or an empty list has no values, whatever the type of the others is.
 
     Raises `ConfigError` for a value that it cannot hold.
     """
     typed = [item for item in context.items() if not _is_untyped(item[1])]
     lists = [
-        (name, [_value(name, step) for step in steps]) for name, steps in feature_lists.items()
+        (name, [(name, "", None) if _is_untyped(step) else _value(name, step) for step in steps])
+        for name, steps in feature_lists.items()
     ]
     return _native.encode_sequence_example([_value(name, value) for name, value in typed], lists)
 

@@ -110,7 +110,8 @@ impl Assembler {
 
     /// Checks, parses and writes `rows` on the threads of the current rayon pool.
     ///
-    /// # Errors  The first row, in batch order, that is damaged or is not what the features say.
+    /// # Errors  A row that is damaged or not what the features say, the first one of those; or one that an
+    /// operator cannot work on.
     pub fn assemble(&self, rows: &[Row]) -> Result<Batch, RowError> {
         let parts: Vec<Cells<'_>> = rows
             .par_chunks(rows_per_part(rows))

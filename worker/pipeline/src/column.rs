@@ -264,7 +264,8 @@ impl Schema {
         &self.program
     }
 
-    /// Bytes of a row that are known beforehand; variable parts count nothing.
+    /// Bytes of a row that are known beforehand, with what operators have in between; variable parts count
+    /// nothing.
     pub fn fixed_row_bytes(&self) -> usize {
         let bytes = |kind: &ColumnKind| match kind {
             ColumnKind::Dense { dtype: Dtype::Bytes, shape } => 8 * items(shape),
@@ -272,7 +273,8 @@ impl Schema {
             ColumnKind::Padded { .. } | ColumnKind::Sparse { .. } => 8,
             ColumnKind::Ragged { .. } => 8,
         };
-        self.columns.iter().map(|(_, kind)| bytes(kind)).sum()
+        let columns: usize = self.columns.iter().map(|(_, kind)| bytes(kind)).sum();
+        columns + self.program.row_bytes()
     }
 }
 

@@ -2,7 +2,8 @@
 //! is written.
 
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ListRef, Located, ParseError, Partition, PartitionFault, Parts, Steps,
+    DType, DefaultValue, EMPTY_ROWS_MAX, ListRef, Located, ParseError, Partition, PartitionFault,
+    Parts, Steps,
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
@@ -43,6 +44,8 @@ pub(crate) struct Scratch {
     counts: Vec<usize>,
     /// Places of a record's values, a dimension after the other.
     places: Vec<i64>,
+    /// Rows that row numbers may still leave empty.
+    empty: usize,
 }
 
 /// How many values, and how many bytes of strings.
@@ -114,6 +117,7 @@ impl Extent {
             self.add_row(&plan.kind, count);
             return Ok(());
         }
+        scratch.empty = EMPTY_ROWS_MAX;
         self.add_any(plan, found, scratch)
     }
 
@@ -228,12 +232,12 @@ impl Extent {
         place: usize,
         partition: &Partition,
         lists: impl Iterator<Item = Option<ListRef<'a>>>,
-        Scratch { numbers: ints, counts, .. }: &mut Scratch,
+        Scratch { numbers: ints, counts, empty, .. }: &mut Scratch,
     ) -> Result<(), ParseError> {
         let level = self.lengths.len() - 1 - place;
         for (count, list) in counts.iter_mut().zip(lists) {
             let said = numbers(list.as_ref(), ints);
-            let rows = partition.part(said, *count, &mut self.lengths[level]);
+            let rows = partition.part(said, *count, empty, &mut self.lengths[level]);
             *count = rows.map_err(|fault| parting(plan, partition.key(), fault))?;
         }
         Ok(())

@@ -17,7 +17,7 @@ pub use run::OperatorFault;
 pub(crate) use run::{Column, Failed, Input, Ready};
 
 /// Values of one row of a column at most: more is a mistake, or an attack.
-const ROW_ITEMS_MAX: usize = 1 << 28;
+const ROW_ITEMS_MAX: usize = 1 << 26;
 
 /// Version of what the operators do; part of a job's identity.
 pub(crate) const OPERATORS_VERSION: u32 = 1;
@@ -178,6 +178,10 @@ impl Form {
         items(&self.shape)
     }
 
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.items() * self.dtype.bytes()
+    }
+
     fn numbers(dtype: Dtype, shape: Vec<usize>) -> Result<Self, String> {
         let count = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size.max(1)));
         match count {
@@ -228,8 +232,14 @@ impl Operation {
                 channels(&inputs[0], &[("scale", scale), ("offset", offset)], *dtype)
             }
             Self::Normalize { mean, std, dtype, .. } => {
-                if std.contains(&0.0) {
-                    return Err("std has a 0, and nothing can be divided by it".to_owned());
+                let is_zero = |value: &&f64| match dtype {
+                    Dtype::Float32 => **value as f32 == 0.0,
+                    _ => **value == 0.0,
+                };
+                if let Some(zero) = std.iter().find(is_zero) {
+                    return Err(format!(
+                        "std has {zero}, which is 0 as {dtype}: nothing is divided by it"
+                    ));
                 }
                 channels(&inputs[0], &[("mean", mean), ("std", std)], *dtype)
             }
@@ -326,7 +336,7 @@ fn unpacked(input: &Form) -> Result<Form, String> {
 fn channels(input: &Form, values: &[(&str, &[f64])], dtype: Dtype) -> Result<Form, String> {
     let last = input.shape.last().copied().unwrap_or(1);
     for (name, values) in values {
-        if values.len() != 1 && values.len() != last {
+        if values.is_empty() || values.len() != 1 && values.len() != last {
             let count = values.len();
             return Err(format!(
                 "{name} has {count} values; it needs one, or one for each of the last dimension's {last}"

@@ -21,8 +21,8 @@ struct Step {
     output: String,
     inputs: Vec<Source>,
     ready: Ready,
-    /// Whether a later one takes it.
-    is_taken: bool,
+    /// The last one that takes it.
+    taken_by: Option<usize>,
 }
 
 /// All operators, checked against each other.
@@ -73,19 +73,31 @@ impl Program {
             let Form { dtype, shape } = ready.form().clone();
             for input in &inputs {
                 if let Source::Step(step) = input {
-                    program.steps[*step].is_taken = true;
+                    program.steps[*step].taken_by = Some(number);
                 }
             }
             let origin = Origin::Step(program.steps.len());
-            let (output, is_taken) = (output.clone(), false);
+            let output = output.clone();
             let plan = Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None };
-            program.steps.push(Step { output: output.clone(), inputs, ready, is_taken });
+            program.steps.push(Step { output: output.clone(), inputs, ready, taken_by: None });
             match columns.iter_mut().find(|(name, _)| *name == output) {
                 Some((_, known)) => *known = plan,
                 None => columns.push((output, plan)),
             }
         }
         Ok((program, columns))
+    }
+
+    /// Bytes of a row of what is in between.
+    pub(crate) fn row_bytes(&self) -> usize {
+        let features = self.features.iter().map(|plan| match &plan.kind {
+            ColumnKind::Dense { dtype, shape } => {
+                Form { dtype: *dtype, shape: shape.clone() }.row_bytes()
+            }
+            _ => 0,
+        });
+        let taken = self.steps.iter().filter(|step| step.taken_by.is_some());
+        features.chain(taken.map(|step| step.ready.form().row_bytes())).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -135,7 +147,13 @@ impl Program {
                     let ColumnKind::Dense { shape, .. } = &plan.kind else {
                         unreachable!("only columns of a fixed shape are taken");
                     };
-                    column = Column::new(&Form { dtype, shape: shape.clone() }, rows);
+                    let form = Form { dtype, shape: shape.clone() };
+                    let output = || "operators".to_owned();
+                    column = Column::new(&form, rows).map_err(|fault| Fault {
+                        row: 0,
+                        output: output(),
+                        fault,
+                    })?;
                     cells.numbers(plan, column.bytes_mut());
                 }
             }
@@ -159,11 +177,12 @@ impl Program {
             let mut column = Column::default();
             match output(number) {
                 // Nobody takes it: it is made where it belongs.
-                Some(out) if !step.is_taken => {
+                Some(out) if step.taken_by.is_none() => {
                     step.ready.run(&inputs, rows, out).map_err(failed)?;
                 }
                 out => {
-                    column = Column::new(step.ready.form(), rows);
+                    column =
+                        Column::new(step.ready.form(), rows).map_err(|fault| failed((0, fault)))?;
                     step.ready.run(&inputs, rows, column.bytes_mut()).map_err(failed)?;
                     if let Some(out) = out {
                         out.copy_from_slice(column.bytes());
@@ -171,6 +190,12 @@ impl Program {
                 }
             }
             made.push(column);
+            // What nobody takes any more goes.
+            for (earlier, column) in self.steps.iter().zip(&mut made) {
+                if earlier.taken_by.is_none_or(|by| by <= number) {
+                    *column = Column::default();
+                }
+            }
         }
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::{mem, slice};
 
 use super::spec::DType;
 use super::wire::{
-    Field, FieldValue, Fields, WireError, count_varints, next_message, tag, take_tagged,
-    take_varint,
+    Field, FieldValue, Fields, WireError, count_varints, for_each_varint, next_message, tag,
+    take_tagged,
 };
 
 /// The values of a feature, checked but not decoded.
@@ -67,10 +67,8 @@ impl<'a> ListRef<'a> {
         let mut places = values.iter_mut();
         self.for_each_field(|value| match value {
             FieldValue::Varint(value) => put(&mut places, value.cast_signed()),
-            FieldValue::Bytes(mut packed) => {
-                while let Some(value) = next_varint(&mut packed) {
-                    put(&mut places, value.cast_signed());
-                }
+            FieldValue::Bytes(packed) => {
+                for_each_varint(packed, |value| put(&mut places, value.cast_signed()));
             }
             FieldValue::Fixed32(_) | FieldValue::Fixed64 => {}
         });
@@ -193,10 +191,6 @@ fn put<T>(places: &mut slice::IterMut<'_, T>, value: T) {
     if let Some(place) = places.next() {
         *place = value;
     }
-}
-
-fn next_varint(packed: &mut &[u8]) -> Option<u64> {
-    if packed.is_empty() { None } else { take_varint(packed).ok() }
 }
 
 /// Calls `visit` with the `value` fields of a list message that was checked.

@@ -37,12 +37,15 @@ pub enum PartitionFault {
         items: usize,
     },
     /// There would be more rows than memory is for.
-    #[error("it numbers {rows} rows; at most {most} are allowed in a record of this size")]
+    #[error(
+        "it numbers {rows} rows for {items} values; at most {EMPTY_ROWS_MAX} rows of a record may be left \
+         empty by row numbers: use row lengths or splits"
+    )]
     Rows {
         /// Rows.
         rows: i64,
-        /// Rows at most.
-        most: usize,
+        /// Values.
+        items: usize,
     },
     /// The values do not fill the last row.
     #[error("{items} values do not fill rows of {length}")]
@@ -54,14 +57,15 @@ pub enum PartitionFault {
     },
 }
 
-/// Rows that row numbers may leave empty, beside one for each value: an id is a few bytes and may say
-/// anything.
-const EMPTY_ROWS_MAX: usize = 1 << 16;
+/// Rows that the row numbers of one feature of a record may leave empty: a number is a few bytes and may
+/// say anything.
+pub const EMPTY_ROWS_MAX: usize = 1 << 14;
 
 impl Partition {
     /// Parts `items` values into rows, and appends how many each has to `lengths`.
     ///
-    /// - `numbers`: what the partition's key holds; empty for rows of uniform length.
+    /// - `numbers`: what the partition's key holds; empty for rows of uniform length. `empty`: rows that row
+    ///   numbers may still leave empty in this record, [`EMPTY_ROWS_MAX`] at first.
     /// - Returns the number of rows.
     ///
     /// # Errors
@@ -70,10 +74,11 @@ impl Partition {
         &self,
         numbers: &[i64],
         items: usize,
+        empty: &mut usize,
         lengths: &mut Vec<i64>,
     ) -> Result<usize, PartitionFault> {
         let before = lengths.len();
-        let parted = self.append(numbers, items, lengths);
+        let parted = self.append(numbers, items, empty, lengths);
         if parted.is_err() {
             lengths.truncate(before);
         }
@@ -84,6 +89,7 @@ impl Partition {
         &self,
         numbers: &[i64],
         items: usize,
+        empty: &mut usize,
         lengths: &mut Vec<i64>,
     ) -> Result<(), PartitionFault> {
         let all = items as i64;
@@ -114,7 +120,7 @@ impl Partition {
                 }
                 sum(rows, items)
             }
-            Self::ValueRowIds(_) => append_ids(numbers, items, lengths),
+            Self::ValueRowIds(_) => append_ids(numbers, items, empty, lengths),
             Self::UniformRowLength(length) => {
                 if *length == 0 || !items.is_multiple_of(*length) {
                     return Err(PartitionFault::Uneven { items, length: *length });
@@ -154,21 +160,26 @@ fn append_differences(
     Ok(())
 }
 
-fn append_ids(ids: &[i64], items: usize, lengths: &mut Vec<i64>) -> Result<(), PartitionFault> {
+fn append_ids(
+    ids: &[i64],
+    items: usize,
+    empty: &mut usize,
+    lengths: &mut Vec<i64>,
+) -> Result<(), PartitionFault> {
     if ids.len() != items {
         return Err(PartitionFault::Ids { ids: ids.len(), items });
     }
-    let most = items + EMPTY_ROWS_MAX;
     let before = lengths.len();
     let mut last = 0;
     for &id in ids {
         if id < last {
             return Err(PartitionFault::Descends { last, next: id });
         }
-        let Some(row) = usize::try_from(id).ok().filter(|row| *row < most) else {
-            return Err(PartitionFault::Rows { rows: id.saturating_add(1), most });
-        };
-        lengths.resize(before + row + 1, 0);
+        let rows = lengths.len() - before;
+        let too_many = || PartitionFault::Rows { rows: id.saturating_add(1), items };
+        let row = usize::try_from(id).map_err(|_| too_many())?;
+        *empty = empty.checked_sub(row.saturating_sub(rows)).ok_or_else(too_many)?;
+        lengths.resize(before + rows.max(row + 1), 0);
         lengths[before + row] += 1;
         last = id;
     }
@@ -181,7 +192,7 @@ mod tests {
 
     fn part(partition: &Partition, numbers: &[i64], items: usize) -> Result<Vec<i64>, String> {
         let mut lengths = vec![-7];
-        let parted = partition.part(numbers, items, &mut lengths);
+        let parted = partition.part(numbers, items, &mut EMPTY_ROWS_MAX.clone(), &mut lengths);
         assert_eq!(lengths[0], -7);
         match parted {
             Ok(rows) => {
@@ -232,7 +243,14 @@ mod tests {
         assert_eq!(error(&splits, &[0, 3], 5), "its rows hold 3 values, but there are 5");
         let ids = Partition::ValueRowIds(key());
         assert_eq!(error(&ids, &[0], 2), "it has 1 row numbers for 2 values");
-        assert!(error(&ids, &[1 << 40], 1).contains("at most 65537 are allowed"));
+        assert!(
+            error(&ids, &[1 << 40], 1).contains("at most 16384 rows of a record may be left empty")
+        );
+        // Of all steps of a record together.
+        let (mut empty, mut lengths) = (EMPTY_ROWS_MAX, vec![]);
+        let steps = (0..10).map(|_| ids.part(&[10_000, 10_000], 2, &mut empty, &mut lengths));
+        assert_eq!(steps.filter(Result::is_ok).count(), 1);
+        assert_eq!(lengths.len(), 10_001);
         assert_eq!(
             error(&Partition::UniformRowLength(3), &[], 4),
             "4 values do not fill rows of 3"

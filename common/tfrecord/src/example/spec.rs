@@ -124,12 +124,41 @@ impl Partition {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DefaultValue {
-    /// `float_list`.
-    Float32(Vec<f32>),
+    /// `float_list`. Written as their bits, so that they come back as they were, also those that are no
+    /// number; numbers are read, too.
+    Float32(#[serde(with = "floats")] Vec<f32>),
     /// `int64_list`.
     Int64(Vec<i64>),
     /// `bytes_list`.
     Bytes(Vec<Vec<u8>>),
+}
+
+/// Floats as texts like `0x3f800000`.
+mod floats {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Bits(String),
+        Number(f32),
+    }
+
+    pub(super) fn serialize<S: Serializer>(values: &[f32], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(values.iter().map(|value| format!("{:#010x}", value.to_bits())))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
+        let float = |written: Written| match written {
+            Written::Number(value) => Ok(value),
+            Written::Bits(text) => {
+                let digits = text.strip_prefix("0x").unwrap_or(&text);
+                let bits = u32::from_str_radix(digits, 16).map_err(serde::de::Error::custom)?;
+                Ok(f32::from_bits(bits))
+            }
+        };
+        Vec::<Written>::deserialize(from)?.into_iter().map(float).collect()
+    }
 }
 
 impl DefaultValue {

@@ -32,10 +32,10 @@ pub fn encode_example(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
 
 /// Appends a SequenceExample to `out`: features of the record, and lists with the values of each step.
 ///
-/// As with [`encode_example`] the same ones give the same bytes.
+/// As with [`encode_example`] the same ones give the same bytes. A step may have no values, and then no type.
 pub fn encode_sequence_example(
     context: &[(&str, Value<'_>)],
-    lists: &[(&str, &[Value<'_>])],
+    lists: &[(&str, &[Option<Value<'_>>])],
     out: &mut Vec<u8>,
 ) {
     if !context.is_empty() {
@@ -47,6 +47,10 @@ pub fn encode_sequence_example(
     for (name, values) in lists {
         steps.clear();
         for value in values {
+            let Some(value) = value else {
+                put_head(&mut steps, 1, 0);
+                continue;
+            };
             let step = Entry::new("", *value);
             put_head(&mut steps, 1, field_bytes(step.list_bytes));
             step.put_list(&mut steps);

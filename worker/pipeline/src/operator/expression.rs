@@ -166,9 +166,18 @@ impl Reader<'_> {
             return self.push(Node::One(One::Not));
         }
         self.level(level + 1)?;
+        let mut is_first = true;
         while let Some(two) = self.operator(operators) {
+            // In Python it would mean something else than one after the other.
+            if level == NOT_LEVEL && !is_first {
+                let at = self.at;
+                return Err(format!(
+                    "the expression compares twice in a row before byte {at}: write `a < b and b < c`"
+                ));
+            }
             self.level(level + 1)?;
             self.push(Node::Two(two))?;
+            is_first = false;
         }
         Ok(())
     }
@@ -215,6 +224,14 @@ impl Reader<'_> {
         if rest.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
             return self.number();
         }
+        if let Some(quoted) = rest.strip_prefix('`') {
+            let Some((name, _)) = quoted.split_once('`') else {
+                return Err(self.wrong("a name between two `"));
+            };
+            let name = name.to_owned();
+            self.at += name.len() + 2;
+            return self.column(name);
+        }
         let len = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
         if len == 0 || matches!(&rest[..len], "and" | "or" | "not") {
             return Err(self.wrong("a number, a column or a function"));
@@ -224,6 +241,10 @@ impl Reader<'_> {
         if self.take("(") {
             return self.call(&name, from);
         }
+        self.column(name)
+    }
+
+    fn column(&mut self, name: String) -> Result<(), String> {
         let known = self.expression.names.iter().position(|known| *known == name);
         let place = known.unwrap_or_else(|| {
             self.expression.names.push(name);
@@ -327,5 +348,8 @@ mod tests {
     fn a_name_is_taken_once() {
         let expression = Expression::parse("where(order > 1, order, android * 2)").unwrap();
         assert_eq!(expression.names(), ["order", "android"]);
+        let expression = Expression::parse("`image/height` / `image` + image").unwrap();
+        assert_eq!(expression.names(), ["image/height", "image"]);
+        assert!(wrong("`image/height").starts_with("the expression needs a name between two `"));
     }
 }

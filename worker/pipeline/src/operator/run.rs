@@ -4,6 +4,9 @@ use super::expression::Expression;
 use super::{BitOrder, Form, Operation, compute};
 use crate::dtype::{Dtype, Number, with_type};
 
+/// Values of a row at most that channels are repeated for.
+const PERIOD_MAX: usize = 1 << 14;
+
 /// Numbers of some rows, in memory of their own.
 #[derive(Debug, Default)]
 pub(crate) struct Column {
@@ -12,9 +15,14 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    pub(crate) fn new(form: &Form, rows: usize) -> Self {
-        let bytes = rows * form.items() * form.dtype.bytes();
-        Self { words: vec![0; bytes.div_ceil(8)], bytes }
+    /// # Errors  There is no memory for it.
+    pub(crate) fn new(form: &Form, rows: usize) -> Result<Self, OperatorFault> {
+        let bytes = rows.saturating_mul(form.row_bytes());
+        let mut words = vec![];
+        let reserved = words.try_reserve_exact(bytes.div_ceil(8));
+        reserved.map_err(|_| OperatorFault::Memory { bytes })?;
+        words.resize(bytes.div_ceil(8), 0);
+        Ok(Self { words, bytes })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -51,6 +59,12 @@ impl<'a> Input<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorFault {
+    /// There is no memory for what is in between.
+    #[error("no memory for {bytes} bytes of it; use smaller batches or shapes")]
+    Memory {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
     /// A string is not as long as its numbers are.
     #[error(
         "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
@@ -78,7 +92,7 @@ pub(crate) struct Ready {
     inputs: Vec<Form>,
     form: Form,
     /// Of one row: which number of the input each number of the output is.
-    places: Vec<usize>,
+    places: Vec<u32>,
     expression: Option<Expression>,
 }
 
@@ -111,6 +125,8 @@ impl Ready {
             Operation::Compute { expression, .. } => Some(Expression::parse(expression)?),
             _ => None,
         };
+        // Rows are bounded far below that.
+        let places = places.into_iter().map(|place| place as u32).collect();
         Ok(Self { operation, inputs, form, places, expression })
     }
 
@@ -126,7 +142,7 @@ impl Ready {
         rows: usize,
         out: &mut [u8],
     ) -> Result<(), Failed> {
-        let (to, items) = (self.form.dtype, self.form.items());
+        let to = self.form.dtype;
         let from = self.inputs.first().map_or(Dtype::Float64, |form| form.dtype);
         match &self.operation {
             Operation::DecodeRaw { little_endian, fixed_length, .. } => {
@@ -165,13 +181,8 @@ impl Ready {
             Operation::Transpose { .. } | Operation::Slice { .. } | Operation::Select { .. } => {
                 with_type!(from, T => {
                     let all = inputs[0].numbers::<T>();
-                    let width = self.inputs[0].items();
                     let out = bytemuck::cast_slice_mut::<u8, T>(out);
-                    for row in 0..rows {
-                        let numbers = &all[row * width..(row + 1) * width];
-                        let places = out[row * items..(row + 1) * items].iter_mut();
-                        places.zip(&self.places).for_each(|(out, &place)| *out = numbers[place]);
-                    }
+                    self.gather(all, rows, out);
                 });
             }
             Operation::OneHot { depth, on, off, .. } => {
@@ -221,6 +232,24 @@ impl Ready {
         Ok(())
     }
 
+    fn gather<T: Number>(&self, all: &[T], rows: usize, out: &mut [T]) {
+        let (width, items) = (self.inputs[0].items(), self.form.items());
+        let run = self.places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        for row in 0..rows {
+            let numbers = &all[row * width..(row + 1) * width];
+            let out = &mut out[row * items..(row + 1) * items];
+            match self.places.first() {
+                Some(&first) if run => {
+                    out.copy_from_slice(&numbers[first as usize..first as usize + items]);
+                }
+                _ => {
+                    let places = out.iter_mut().zip(&self.places);
+                    places.for_each(|(out, &place)| *out = numbers[place as usize]);
+                }
+            }
+        }
+    }
+
     fn channels(
         &self,
         input: Input<'_>,
@@ -230,31 +259,35 @@ impl Ready {
         in_f32: impl Fn(f32, f32, f32) -> f32,
         in_f64: impl Fn(f64, f64, f64) -> f64,
     ) {
+        // One value for each number of so many, so that short last dimensions make no short loops.
         let last = self.form.shape.last().copied().unwrap_or(1).max(1);
+        let items = self.form.items().max(1);
+        let period = if items <= PERIOD_MAX { items } else { last };
         let spread = |values: &[f64]| -> Vec<f64> {
-            (0..last).map(|at| values[if values.len() == 1 { 0 } else { at }]).collect()
+            let value = |at: usize| values[if values.len() == 1 { 0 } else { at % last }];
+            (0..period).map(value).collect()
         };
         let (first, second) = (spread(first), spread(second));
         with_type!(self.inputs[0].dtype, From => {
-            let numbers = input.numbers::<From>();
+            let numbers = input.numbers::<From>().chunks_exact(period);
             if self.form.dtype == Dtype::Float32 {
                 let narrow = |values: &[f64]| -> Vec<f32> {
                     values.iter().map(|&value| value as f32).collect()
                 };
                 let (first, second) = (narrow(&first), narrow(&second));
-                let mut all = vec![0.0_f32; last];
                 let out = bytemuck::cast_slice_mut::<u8, f32>(out);
-                for (out, numbers) in out.chunks_exact_mut(last).zip(numbers.chunks_exact(last)) {
-                    cast(numbers, &mut all);
-                    for (at, out) in out.iter_mut().enumerate() {
-                        *out = in_f32(all[at], first[at], second[at]);
+                for (out, numbers) in out.chunks_exact_mut(period).zip(numbers) {
+                    let values = first.iter().zip(&second);
+                    for ((out, number), (a, b)) in out.iter_mut().zip(numbers).zip(values) {
+                        *out = in_f32(cast_one(*number), *a, *b);
                     }
                 }
             } else {
                 let out = bytemuck::cast_slice_mut::<u8, f64>(out);
-                for (out, numbers) in out.chunks_exact_mut(last).zip(numbers.chunks_exact(last)) {
-                    for (at, out) in out.iter_mut().enumerate() {
-                        *out = in_f64(numbers[at].to_f64(), first[at], second[at]);
+                for (out, numbers) in out.chunks_exact_mut(period).zip(numbers) {
+                    let values = first.iter().zip(&second);
+                    for ((out, number), (a, b)) in out.iter_mut().zip(numbers).zip(values) {
+                        *out = in_f64(number.to_f64(), *a, *b);
                     }
                 }
             }
@@ -276,10 +309,12 @@ impl Ready {
 }
 
 fn cast<From: Number, To: Number>(from: &[From], to: &mut [To]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to =
-            if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) };
-    }
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = cast_one(*from));
+}
+
+#[inline]
+fn cast_one<From: Number, To: Number>(from: From) -> To {
+    if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) }
 }
 
 fn unpack(bytes: &[u8], order: BitOrder, out: &mut [u8]) {
