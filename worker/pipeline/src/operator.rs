@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 use expression::Expression;
 
 pub use run::OperatorFault;
-pub(crate) use run::{Column, Failed, Input, Ready};
+pub(crate) use run::{Column, Failed, Input, Memory, Ready};
 
 /// Values of one row of a column at most: more is a mistake, or an attack.
 const ROW_ITEMS_MAX: usize = 1 << 26;

@@ -4,7 +4,9 @@ use shardfeed_tfrecord::example::Feature;
 
 use crate::column::{ColumnKind, Origin, Plan};
 use crate::dtype::Dtype;
-use crate::operator::{Column, Failed, Form, Input, Operator, OperatorError, OperatorFault, Ready};
+use crate::operator::{
+    Column, Failed, Form, Input, Memory, Operator, OperatorError, OperatorFault, Ready,
+};
 use crate::rows::Cells;
 
 /// Where an operator's input comes from.
@@ -31,6 +33,7 @@ pub(crate) struct Program {
     /// Features that are taken, as parsing knows them.
     features: Vec<Plan>,
     steps: Vec<Step>,
+    memory: Memory,
 }
 
 /// What an operator's row could not be, and which one.
@@ -149,7 +152,7 @@ impl Program {
                     };
                     let form = Form { dtype, shape: shape.clone() };
                     let output = || "operators".to_owned();
-                    column = Column::new(&form, rows).map_err(|fault| Fault {
+                    column = Column::new(&form, rows, &self.memory).map_err(|fault| Fault {
                         row: 0,
                         output: output(),
                         fault,
@@ -181,8 +184,8 @@ impl Program {
                     step.ready.run(&inputs, rows, out).map_err(failed)?;
                 }
                 out => {
-                    column =
-                        Column::new(step.ready.form(), rows).map_err(|fault| failed((0, fault)))?;
+                    column = Column::new(step.ready.form(), rows, &self.memory)
+                        .map_err(|fault| failed((0, fault)))?;
                     step.ready.run(&inputs, rows, column.bytes_mut()).map_err(failed)?;
                     if let Some(out) = out {
                         out.copy_from_slice(column.bytes());
@@ -193,10 +196,11 @@ impl Program {
             // What nobody takes any more goes.
             for (earlier, column) in self.steps.iter().zip(&mut made) {
                 if earlier.taken_by.is_none_or(|by| by <= number) {
-                    *column = Column::default();
+                    self.memory.keep(column);
                 }
             }
         }
+        numbers.iter_mut().for_each(|column| self.memory.keep(column));
         Ok(())
     }
 }

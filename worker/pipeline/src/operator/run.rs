@@ -1,11 +1,37 @@
 //! Carrying out one operator for some rows.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use super::expression::Expression;
 use super::{BitOrder, Form, Operation, compute};
 use crate::dtype::{Dtype, Number, with_type};
 
 /// Values of a row at most that channels are repeated for.
 const PERIOD_MAX: usize = 1 << 14;
+
+/// Memory that columns used before and others use again: fresh pages cost as much as what is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    free: Arc<Mutex<Vec<Vec<u64>>>>,
+}
+
+/// Pieces of memory that wait for reuse at most: several for each thread.
+const FREE_MAX: usize = 64;
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a column's memory, which may be empty.
+    pub(crate) fn keep(&self, column: &mut Column) {
+        let words = std::mem::take(column).words;
+        let mut free = self.lock();
+        if words.capacity() > 0 && free.len() < FREE_MAX {
+            free.push(words);
+        }
+    }
+}
 
 /// Numbers of some rows, in memory of their own.
 #[derive(Debug, Default)]
@@ -15,13 +41,16 @@ pub(crate) struct Column {
 }
 
 impl Column {
+    /// A column with whatever was in its memory before.
+    ///
     /// # Errors  There is no memory for it.
-    pub(crate) fn new(form: &Form, rows: usize) -> Result<Self, OperatorFault> {
+    pub(crate) fn new(form: &Form, rows: usize, memory: &Memory) -> Result<Self, OperatorFault> {
         let bytes = rows.saturating_mul(form.row_bytes());
-        let mut words = vec![];
-        let reserved = words.try_reserve_exact(bytes.div_ceil(8));
+        let mut words = memory.lock().pop().unwrap_or_default();
+        let count = bytes.div_ceil(8);
+        let reserved = words.try_reserve_exact(count.saturating_sub(words.len()));
         reserved.map_err(|_| OperatorFault::Memory { bytes })?;
-        words.resize(bytes.div_ceil(8), 0);
+        words.resize(count, 0);
         Ok(Self { words, bytes })
     }
 
