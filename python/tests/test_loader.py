@@ -548,3 +548,16 @@ def test_ranks_come_from_the_launcher(
     monkeypatch.setenv("RANK", "x")
     with pytest.raises(sf.ConfigError, match="RANK='x' is not a number"):
         found()
+
+
+def test_nothing_is_written_into_what_outlives_its_loader(tmp_path: Path) -> None:
+    counts = [40] * 8
+    dataset = make_dataset(tmp_path / "data", counts)
+    for _ in range(25):
+        # The worker is at work on the next epoch when the loader goes.
+        held = list(loader(dataset, shuffle=False, batch_size=80))
+        kept = [ids(batch) for batch in held]
+        assert sorted(sum(kept, [])) == sorted(dataset.ids)
+        del held[1::2]
+        list(loader(dataset, seed=3, batch_size=80))
+        assert [ids(batch) for batch in held] == kept[0::2]

@@ -27,6 +27,14 @@ struct State {
     ahead: VecDeque<usize>,
 }
 
+/// The connection is over, and its trainer may view what it has for as long as it likes: nothing of it is
+/// written again, also not by a batch that is still being made.
+impl Drop for State {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.out).into_values().for_each(SharedSlot::retire);
+    }
+}
+
 impl Flight {
     pub(crate) fn new(keep: usize) -> Self {
         Self { pool: SlotPool::sealed(keep), state: Arc::default() }
@@ -117,4 +125,27 @@ impl Flight {
 
 fn range(range: &shardfeed_handoff::BufferRange) -> wire::Range {
     wire::Range { start: range.start as u64, len: range.len as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trainer_has_is_never_written_again() {
+        let flight = Flight::new(4);
+        let pool = flight.pool.clone();
+        let slot = pool.take(4096).unwrap().share();
+        let id = slot.region().unwrap().id;
+        flight.lock().out.insert(id, slot);
+        // A batch that was given back is.
+        let other = pool.take(4096).unwrap().share();
+        let back = other.region().unwrap().id;
+        flight.lock().out.insert(back, other);
+        flight.free(&[back.0]);
+        drop(flight);
+        let later: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap().share()).collect();
+        let ids: Vec<_> = later.iter().map(|slot| slot.region().unwrap().id).collect();
+        assert!(ids.contains(&back) && !ids.contains(&id), "{ids:?}");
+    }
 }
