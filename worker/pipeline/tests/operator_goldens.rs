@@ -2,6 +2,8 @@
 //! they say when they cannot do what is asked.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,13 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::{
-    Assembler, ChunkPool, ColumnKind, Dtype, Operator, ParseSpec, RawRecord, RecordSpec, Row,
-    Schema,
-};
-use shardfeed_plan::Sample;
-use shardfeed_tfrecord::encode_footer;
+use shardfeed_pipeline::{Assembler, ColumnKind, Dtype, Operator, ParseSpec, RecordSpec, Schema};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
+
+use common::{rows, unhex};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -37,16 +36,10 @@ enum Answer {
     Error(String),
 }
 
-fn unhex(text: &str) -> Vec<u8> {
-    let nibble = |digit: u8| (digit as char).to_digit(16).unwrap() as u8;
-    text.as_bytes().chunks(2).map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])).collect()
-}
-
-/// Rows of Examples with these strings.
-fn rows(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Row> {
-    let pool = ChunkPool::new(1);
+/// Examples with these strings.
+fn examples(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
     let count = columns.values().next().unwrap().len();
-    let row = |number: usize| {
+    let example = |number: usize| {
         let strings: Vec<[&[u8]; 1]> =
             columns.values().map(|strings| [strings[number].as_slice()]).collect();
         let names = columns.keys().zip(&strings);
@@ -54,13 +47,9 @@ fn rows(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Row> {
             names.map(|(name, string)| (name.as_str(), Field::Bytes(string))).collect();
         let mut bytes = vec![];
         encode_example(&features, &mut bytes);
-        let len = bytes.len();
-        bytes.extend_from_slice(&encode_footer(&bytes));
-        let sample = Sample { shard: 0, ordinal: number as u64 };
-        let record = RawRecord { sample, offset: 0, chunk: pool.share(bytes), start: 0, len };
-        Row { record, valid: true }
+        bytes
     };
-    (0..count).map(row).collect()
+    (0..count).map(example).collect()
 }
 
 fn spec<'a>(names: impl Iterator<Item = &'a String>, operators: Vec<Operator>) -> RecordSpec {
@@ -80,7 +69,8 @@ fn ours(
     let spec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
     let schema = Schema::new(spec).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));
-    let mut batch = assembler.assemble(&rows(columns)).map_err(|error| error.fault.to_string())?;
+    let mut batch =
+        assembler.assemble(&rows(examples(columns))).map_err(|error| error.fault.to_string())?;
     let column = batch.columns[0].clone();
     let ColumnKind::Dense { dtype, shape } = column.kind else {
         panic!("operators make columns of a fixed shape")

@@ -2,6 +2,8 @@
 //! here. What differs is listed in docs/CONFORMANCE.md and below, and nothing else may.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::{
-    Assembler, Batch, ChunkPool, ColumnData, ColumnKind, Dtype, ParseSpec, RawRecord, Row, Schema,
-};
-use shardfeed_plan::Sample;
-use shardfeed_tfrecord::encode_footer;
+use shardfeed_pipeline::{Assembler, Batch, ColumnData, ColumnKind, Dtype, ParseSpec, Schema};
 use shardfeed_tfrecord::example::{Feature, FeatureSpec};
+
+use common::{rows, unhex};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -34,24 +34,6 @@ struct Case {
 enum Answer {
     Ok(BTreeMap<String, Value>),
     Error(String),
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let nibble = |digit: u8| (digit as char).to_digit(16).unwrap() as u8;
-    text.as_bytes().chunks(2).map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])).collect()
-}
-
-fn rows(records: &[String]) -> Vec<Row> {
-    let pool = ChunkPool::new(1);
-    let row = |(number, record): (usize, &String)| {
-        let mut bytes = unhex(record);
-        let len = bytes.len();
-        bytes.extend_from_slice(&encode_footer(&bytes));
-        let sample = Sample { shard: 0, ordinal: number as u64 };
-        let record = RawRecord { sample, offset: 0, chunk: pool.share(bytes), start: 0, len };
-        Row { record, valid: true }
-    };
-    records.iter().enumerate().map(row).collect()
 }
 
 fn numbers(batch: &mut Batch, range: &shardfeed_handoff::BufferRange) -> Vec<i64> {
@@ -141,8 +123,9 @@ fn ours(case: &Case) -> Result<BTreeMap<String, Value>, String> {
     };
     let schema = Schema::new(case.parse.clone().into()).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(4));
-    let mut batch =
-        assembler.assemble(&rows(&case.records)).map_err(|error| error.fault.to_string())?;
+    let mut batch = assembler
+        .assemble(&rows(case.records.iter().map(|record| unhex(record))))
+        .map_err(|error| error.fault.to_string())?;
     let specs: BTreeMap<_, _> = features.iter().map(|spec| (spec, false)).map(named).collect();
     let lists: BTreeMap<_, _> = lists.iter().map(|spec| (spec, true)).map(named).collect();
     let columns = batch.columns.clone();
