@@ -315,6 +315,25 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_that_is_gone_is_put_again_a_few_times_and_nothing_else_is() {
+        let tell = |kind, good_after: u32| {
+            let mut reports = 0;
+            let told = again(|| {
+                reports += 1;
+                match reports > good_after {
+                    true => Ok(()),
+                    false => Err(WireError::new(kind, "no").into()),
+                }
+            });
+            (told.is_ok(), reports)
+        };
+        assert_eq!(tell(ErrorKind::NotFound, 0), (true, 1));
+        assert_eq!(tell(ErrorKind::NotFound, 2), (true, 3));
+        assert_eq!(tell(ErrorKind::NotFound, u32::MAX), (false, REPORTS_MAX));
+        assert_eq!(tell(ErrorKind::Fenced, 1), (false, 1));
+    }
+
+    #[test]
     fn parts_hold_all_files_in_order_and_not_too_many() {
         for (count, size, parts) in
             [(0, 1, 0), (1, 1 << 40, 1), (65, 1, 2), (10, 8 << 30, 5), (1_000_000, 1, 1954)]
