@@ -21,7 +21,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("coordinator", &["plan", "proto", "scheduler", "host", "raft"]),
     ("handoff", &[]),
     ("socket", &[]),
-    ("pipeline", &["plan", "tfrecord", "handoff"]),
+    ("image", &[]),
+    ("pipeline", &["plan", "tfrecord", "handoff", "image"]),
     ("agent", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline"]),
     ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "agent"]),
     ("embedded", &["plan", "proto", "scheduler", "agent", "client"]),
@@ -49,8 +50,13 @@ fn package(name: &str) -> String {
 }
 
 /// Crates that decide and compute, but never do: nothing that waits, connects or stores.
-const PURE: &[&str] =
-    &["shardfeed-plan", "shardfeed-tfrecord", "shardfeed-pipeline", "shardfeed-scheduler"];
+const PURE: &[&str] = &[
+    "shardfeed-plan",
+    "shardfeed-tfrecord",
+    "shardfeed-image",
+    "shardfeed-pipeline",
+    "shardfeed-scheduler",
+];
 const NOT_IN_PURE: &[&str] = &["tokio", "tonic", "prost", "openraft", "object_store", "tracing"];
 
 /// Building needs Rust and a C compiler, no more.

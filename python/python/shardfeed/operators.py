@@ -52,7 +52,7 @@ class Operator:
 def decode_raw(
     input: str,
     dtype: Any,
-    shape: Sequence[int] | int,
+    shape: Sequence[int | str] | int,
     *,
     little_endian: bool = True,
     fixed_length: int | None = None,
@@ -62,10 +62,12 @@ def decode_raw(
 
     - `fixed_length`: cuts every string off at so many bytes, or fills it up with zeros. None: a string of
       another length is an error.
+    - `shape`: with names of int64 columns, `("height", "width", 3)`, it is an image's and differs from row to
+      row, as what `decode_image` gives.
     """
     fields: dict[str, Any] = {
         "dtype": _dtype(dtype),
-        "shape": _sizes("shape", shape),
+        "shape": _dims("shape", shape),
         "little_endian": bool(little_endian),
     }
     if fixed_length is not None:
@@ -79,9 +81,12 @@ def cast(input: str, dtype: Any, *, output: str | None = None) -> Operator:
     return _one("cast", input, output, {"dtype": _dtype(dtype)})
 
 
-def reshape(input: str, shape: Sequence[int] | int, *, output: str | None = None) -> Operator:
-    """The same numbers in another shape; one size may be -1."""
-    return _one("reshape", input, output, {"shape": _sizes("shape", shape, -1)})
+def reshape(
+    input: str, shape: Sequence[int | str] | int, *, output: str | None = None
+) -> Operator:
+    """The same numbers in another shape; one size may be -1. With names of int64 columns it is an image's, and
+    differs from row to row, as what `decode_image` gives."""
+    return _one("reshape", input, output, {"shape": _dims("shape", shape, -1)})
 
 
 def unpack_bits(
@@ -161,6 +166,123 @@ def one_hot(
     return _one("one_hot", input, output, {**fields, "dtype": _dtype(dtype)})
 
 
+def decode_image(
+    input: str,
+    channels: int = 3,
+    *,
+    dtype: Any = "uint8",
+    size: Sequence[int] | None = None,
+    decoder: Literal["zune"] = "zune",
+    output: str | None = None,
+) -> Operator:
+    """Images, `[height, width, channels]`, of JPEG and PNG strings, as `tf.io.decode_image`.
+
+    They may differ in size from row to row: `resize` or a crop makes them one size before they are in a batch.
+    An orientation in a file's metadata changes nothing.
+
+    - `channels`: 1 grey, 3 red, green, blue, 4 with alpha. `dtype`: uint8, or uint16 for PNG.
+    - `size`: (height, width) of all images; another size is an error.
+    - `decoder`: what decodes JPEGs. It is part of the job: decoders differ in the last bits of some pixels.
+    """
+    if decoder not in ("zune",):
+        raise ConfigError(f'decoder is "zune", not {decoder!r}')
+    fields: dict[str, Any] = {
+        "channels": _size("channels", channels),
+        "dtype": _dtype(dtype),
+        "decoder": decoder,
+    }
+    if size is not None:
+        fields["size"] = _pair("size", size)
+    return _one("decode_image", input, output, fields)
+
+
+def crop(
+    input: str,
+    size: Sequence[int] | int,
+    *,
+    offset: Sequence[int] | None = None,
+    output: str | None = None,
+) -> Operator:
+    """A part of (height, width) pixels: in the middle, or from row and pixel `offset` on, as
+    `tf.image.crop_to_bounding_box`. An image that is smaller is an error."""
+    fields = {"size": _pair("size", size)}
+    if offset is not None:
+        fields["offset"] = _pair("offset", offset)
+    return _one("crop", input, output, fields)
+
+
+def random_crop(input: str, size: Sequence[int] | int, *, output: str | None = None) -> Operator:
+    """A part of (height, width) pixels from anywhere, all places alike, as `tf.image.random_crop`.
+
+    What is drawn is keyed by the job's seed, the epoch, the sample and the operator's place: the same on any
+    rank and after any resume."""
+    return _one("random_crop", input, output, {"size": _pair("size", size)})
+
+
+def random_resized_crop(
+    input: str,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    *,
+    output: str | None = None,
+) -> Operator:
+    """A part of random area, `scale` times the image's, and random shape, width by height in `ratio`, from
+    anywhere; `resize` comes after it. Keyed as `random_crop`.
+
+    Ten tries; if none lies within the image, the largest part in the middle whose shape is in `ratio`.
+    """
+    fields = {"scale": _range("scale", scale), "ratio": _range("ratio", ratio)}
+    return _one("random_resized_crop", input, output, fields)
+
+
+def resize(
+    input: str,
+    size: Sequence[int] | int,
+    *,
+    method: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
+    antialias: bool = True,
+    dtype: Any = None,
+    output: str | None = None,
+) -> Operator:
+    """Images of (height, width) pixels, as `tf.image.resize`.
+
+    - `antialias`: a smaller image's pixels are averages of all that they cover (TensorFlow's default is False).
+    - `dtype`: None, the images' own type, which is rounded to; or float32, as TensorFlow gives.
+    """
+    if method not in ("nearest", "bilinear", "bicubic"):
+        raise ConfigError(f'method is "nearest", "bilinear" or "bicubic", not {method!r}')
+    fields: dict[str, Any] = {
+        "size": _pair("size", size),
+        "method": method,
+        "antialias": bool(antialias),
+    }
+    if dtype is not None:
+        fields["dtype"] = _dtype(dtype)
+    return _one("resize", input, output, fields)
+
+
+def flip(
+    input: str,
+    axis: Literal["horizontal", "vertical"] = "horizontal",
+    *,
+    probability: float = 0.5,
+    output: str | None = None,
+) -> Operator:
+    """The mirror image, left and right or up and down changed, as likely as `probability` says; 1.0: always.
+    Keyed as `random_crop`."""
+    if axis not in ("horizontal", "vertical"):
+        raise ConfigError(f'axis is "horizontal" or "vertical", not {axis!r}')
+    fields = {"axis": axis, "probability": _float("probability", probability)}
+    return _one("flip", input, output, fields)
+
+
+def layout(input: str, to: Literal["chw", "hwc"] = "chw", *, output: str | None = None) -> Operator:
+    """Channels first, `[channels, height, width]`, of images that have them last; or the other way."""
+    if to not in ("chw", "hwc"):
+        raise ConfigError(f'layout is "chw" or "hwc", not {to!r}')
+    return _one("layout", input, output, {"to": to})
+
+
 def compute(output: str, expression: str, dtype: Any = "float32") -> Operator:
     """An expression over columns of one number a row, computed in float64 and cast to `dtype`.
 
@@ -237,6 +359,30 @@ def _sizes(what: str, sizes: Any, least: int = 0) -> list[int]:
         return [_size(what, size, least) for size in sizes]
     except TypeError:
         raise ConfigError(f"{what} is a sequence of whole numbers, not {sizes!r}") from None
+
+
+def _dims(what: str, sizes: Any, least: int = 0) -> list[int | str]:
+    if isinstance(sizes, str):
+        raise ConfigError(f"{what} is a sequence of whole numbers and names, not {sizes!r}")
+    if isinstance(sizes, Sequence):
+        return [size if isinstance(size, str) else _size(what, size, least) for size in sizes]
+    return list(_sizes(what, sizes, least))
+
+
+def _pair(what: str, size: Any) -> list[int]:
+    sizes = _sizes(what, size)
+    if isinstance(size, int | np.integer):
+        sizes = sizes * 2
+    if len(sizes) != 2:
+        raise ConfigError(f"{what} is (height, width), not {size!r}")
+    return sizes
+
+
+def _range(what: str, values: Any) -> list[float]:
+    numbers = _floats(what, values)
+    if len(numbers) != 2:
+        raise ConfigError(f"{what} is two numbers, from and to, not {values!r}")
+    return numbers
 
 
 def _float(what: str, value: Any) -> float:

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use shardfeed_pipeline::{Assembler, Need, Reading, reading};
+use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading};
 use shardfeed_plan::{EpochPlan, Planned, Shuffle};
 
 use crate::error::LoadError;
@@ -21,6 +21,11 @@ pub(crate) struct Planner {
     pub(crate) assembler: Assembler,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tools: StreamTools,
+}
+
+/// What random operators of an epoch draw by.
+pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64) -> DrawKey {
+    DrawKey { content: shuffle.content, seed: shuffle.seed, epoch }
 }
 
 /// What an epoch asks of a reader.
@@ -80,14 +85,14 @@ impl Planner {
                 return Ok(());
             }
             let reading = self.reading(&Shape::of(&plan, self.options.rank))?;
-            let rank = self.options.rank;
+            let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
             while step < steps {
                 let Some(ticket) = self.shared.begin() else {
                     return Ok(());
                 };
                 match reader.rows(step) {
-                    Ok(rows) => self.assemble(ticket, (epoch, step), rows),
+                    Ok(rows) => self.assemble(ticket, (draw, step), rows),
                     Err(error) => {
                         ticket.finish(Err(error));
                         return Ok(());
@@ -137,7 +142,7 @@ impl Planner {
     pub(crate) fn assemble(
         &self,
         ticket: Ticket,
-        (epoch, step): (u64, u64),
+        (draw, step): (DrawKey, u64),
         rows: Vec<PendingRow>,
     ) {
         let samples =
@@ -149,7 +154,7 @@ impl Planner {
             chunks: self.tools.chunks.clone(),
             stop: Arc::clone(&self.tools.stop),
             ticket,
-            epoch,
+            draw,
             step,
             samples,
         };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardfeed_pipeline::{Assembler, ChunkPool, Row, RowError, RowFault};
+use shardfeed_pipeline::{Assembler, ChunkPool, DrawKey, Row, RowError, RowFault};
 use shardfeed_plan::Planned;
 use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
@@ -47,7 +47,7 @@ pub(crate) struct Work {
     pub(crate) chunks: ChunkPool,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) ticket: Ticket,
-    pub(crate) epoch: u64,
+    pub(crate) draw: DrawKey,
     pub(crate) step: u64,
     pub(crate) samples: Vec<Planned>,
 }
@@ -69,14 +69,14 @@ impl Work {
                 }
                 Item::Place(place) => place.read(&self.files, &self.chunks)?,
             };
-            Ok(Row { record, valid: row.valid })
+            Ok(Row { record, valid: row.valid, occurrence: u32::from(!row.valid) })
         };
         rows.into_iter().map(read).collect()
     }
 
     pub(crate) fn run(self, rows: &[Row]) {
-        let result = self.assembler.assemble(rows).map_err(|error| self.located(error));
-        let Self { ticket, epoch, step, samples, .. } = self;
+        let result = self.assembler.assemble(rows, &self.draw).map_err(|error| self.located(error));
+        let Self { ticket, draw: DrawKey { epoch, .. }, step, samples, .. } = self;
         let delivered = |batch| Outcome::Batch(Delivered { epoch, step, samples, batch });
         ticket.finish(result.map(delivered));
     }

@@ -10,6 +10,7 @@ use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::ParseError;
 
 use crate::column::{ColumnData, ColumnKind, Schema};
+use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::OperatorFault;
 use crate::record::{RawRecord, Row};
@@ -109,10 +110,11 @@ impl Assembler {
     }
 
     /// Checks, parses and writes `rows` on the threads of the current rayon pool.
+    /// - `key`: what random operators draw by, beside the sample.
     ///
     /// # Errors  A row that is damaged or not what the features say, the first one of those; or one that an
     /// operator cannot work on.
-    pub fn assemble(&self, rows: &[Row]) -> Result<Batch, RowError> {
+    pub fn assemble(&self, rows: &[Row], key: &DrawKey) -> Result<Batch, RowError> {
         let parts: Vec<Cells<'_>> = rows
             .par_chunks(rows_per_part(rows))
             .map(|part| Cells::locate(&self.schema, part))
@@ -132,7 +134,7 @@ impl Assembler {
         let written: Vec<Result<(), RowError>> = parts
             .par_iter()
             .zip(writers)
-            .map(|(cells, part)| part.write(&self.schema, cells))
+            .map(|(cells, part)| part.write(&self.schema, cells, key))
             .collect();
         written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;

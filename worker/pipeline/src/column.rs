@@ -11,7 +11,7 @@ use shardfeed_tfrecord::example::{
 
 use crate::dtype::Dtype;
 use crate::operator::{OPERATORS_VERSION, Operator, OperatorError};
-use crate::program::Program;
+use crate::program::{Made, Program};
 
 /// Version of what parsing makes of a record; part of a job's identity.
 const PARSE_VERSION: u32 = 1;
@@ -64,6 +64,15 @@ impl ColumnKind {
             | Self::Padded { dtype, .. }
             | Self::Ragged { dtype, .. }
             | Self::Sparse { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Bytes of a row of numbers of a fixed shape; 0 for what has none.
+    pub(crate) fn row_bytes(&self) -> usize {
+        match self {
+            Self::Dense { dtype: Dtype::Bytes, .. } => 0,
+            Self::Dense { dtype, shape } => dtype.bytes() * items(shape),
+            _ => 0,
         }
     }
 
@@ -198,6 +207,7 @@ pub struct Schema {
     columns: Vec<(Arc<str>, ColumnKind)>,
     plans: Vec<Plan>,
     operators: String,
+    decoder: String,
 }
 
 impl Schema {
@@ -214,7 +224,7 @@ impl Schema {
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
         let (parser, mut operators) = parser(&mut spec)?;
         let parsed = parsed_plans(&parser);
-        let (program, all) = Program::new(&parsed, &spec.operators)?;
+        let (program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
         for operator in &spec.operators {
             operators.push_str(&format!("; {}/{OPERATORS_VERSION}", json(operator)));
         }
@@ -222,13 +232,14 @@ impl Schema {
             None => all,
             Some(names) => {
                 operators.push_str(&format!("; outputs {}", json(names)));
-                choose(&all, names)?
+                choose(&all, &images, names)?
             }
         };
         let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
         let columns = columns.collect();
         let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
-        Ok(Self { spec, parser, program, columns, plans, operators })
+        let decoder = Program::decoder(&spec.operators).unwrap_or_else(|| DECODER_NONE.to_owned());
+        Ok(Self { spec, parser, program, columns, plans, operators, decoder })
     }
 
     /// Columns by name and kind, in the order of a batch's.
@@ -247,9 +258,9 @@ impl Schema {
         &self.operators
     }
 
-    /// Id of the decoder; parsing needs none.
+    /// Id of what decodes images.
     pub fn decoder(&self) -> &str {
-        DECODER_NONE
+        &self.decoder
     }
 
     pub(crate) fn parser(&self) -> &Parser {
@@ -333,12 +344,21 @@ fn parsed_plans(parser: &Parser) -> Vec<Plan> {
 }
 
 /// The columns that are asked for, in the order in which they are.
-fn choose(all: &[(String, Plan)], names: &[String]) -> Result<Vec<(String, Plan)>, SchemaError> {
+fn choose(
+    all: &[(String, Plan)],
+    images: &[String],
+    names: &[String],
+) -> Result<Vec<(String, Plan)>, SchemaError> {
     let mut chosen: Vec<(String, Plan)> = vec![];
     for name in names {
         let wrong = |what: String| SchemaError::Output { name: name.clone(), what };
         if chosen.iter().any(|(known, _)| known == name) {
             return Err(wrong("which they name before; once is enough".to_owned()));
+        }
+        if images.contains(name) {
+            return Err(wrong(
+                "whose images differ in size from row to row; name what is made of them".to_owned(),
+            ));
         }
         let Some(found) = all.iter().find(|(known, _)| known == name) else {
             let known: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();

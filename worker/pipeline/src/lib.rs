@@ -12,6 +12,7 @@ mod record;
 
 mod feed;
 
+mod draw;
 mod dtype;
 mod operator;
 
@@ -27,8 +28,11 @@ mod memory;
 pub use assemble::{Assembler, Batch, RowError, RowFault};
 pub use chunk::{ChunkBuffer, ChunkPool};
 pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaError};
+pub use draw::DrawKey;
 pub use dtype::Dtype;
 pub use feed::LaneFeed;
 pub use memory::{MemoryError, Need, Reading, reading};
-pub use operator::{BitOrder, Operation, Operator, OperatorError, OperatorFault};
+pub use operator::{
+    Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
+};
 pub use record::{RawRecord, Row};

@@ -5,14 +5,17 @@
 
 mod compute;
 mod expression;
+mod image;
 mod run;
 
 use serde::{Deserialize, Serialize};
+use shardfeed_image::{JpegDecoder, Method};
 
 use crate::column::items;
 use crate::dtype::Dtype;
 use expression::Expression;
 
+pub(crate) use image::Chain;
 pub use run::OperatorFault;
 pub(crate) use run::{Column, Failed, Input, Memory, Ready};
 
@@ -31,6 +34,66 @@ pub enum BitOrder {
     Big,
     /// The one of least value.
     Little,
+}
+
+/// Which way an image is mirrored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Left becomes right.
+    Horizontal,
+    /// Up becomes down.
+    Vertical,
+}
+
+/// Where an image's channels are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageLayout {
+    /// First: `[channels, height, width]`.
+    Chw,
+    /// Last: `[height, width, channels]`.
+    Hwc,
+}
+
+/// One size of a shape.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Dim {
+    /// The same for all rows.
+    Size(usize),
+    /// What stands in this column.
+    Column(String),
+}
+
+impl NewDim {
+    fn size(&self) -> Option<i64> {
+        if let Self::Size(size) = self { Some(*size) } else { None }
+    }
+
+    fn column(&self) -> Option<&String> {
+        if let Self::Column(name) = self { Some(name) } else { None }
+    }
+}
+
+impl Dim {
+    pub(crate) fn size(&self) -> Option<usize> {
+        if let Self::Size(size) = self { Some(*size) } else { None }
+    }
+
+    pub(crate) fn column(&self) -> Option<&String> {
+        if let Self::Column(name) = self { Some(name) } else { None }
+    }
+}
+
+/// One size of a new shape.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum NewDim {
+    /// The same for all rows; -1: what is left.
+    Size(i64),
+    /// What stands in this column.
+    Column(String),
 }
 
 /// One operator: what it makes of one or more columns.
@@ -53,8 +116,8 @@ pub enum Operation {
         input: String,
         /// Type of the numbers.
         dtype: Dtype,
-        /// Their shape.
-        shape: Vec<usize>,
+        /// Their shape; with names of columns it is an image's, and differs from row to row.
+        shape: Vec<Dim>,
         /// Whether the byte of least value comes first.
         little_endian: bool,
         /// Cuts each string off at so many bytes, or fills it up with zeros.
@@ -72,8 +135,9 @@ pub enum Operation {
     Reshape {
         /// Column of numbers.
         input: String,
-        /// The new shape; one size may be -1.
-        shape: Vec<i64>,
+        /// The new shape; one size may be -1. With names of columns it is an image's, and differs from row
+        /// to row.
+        shape: Vec<NewDim>,
     },
     /// Eight numbers, 0 or 1, of each byte; the last dimension becomes eight times as long.
     UnpackBits {
@@ -145,6 +209,76 @@ pub enum Operation {
         /// Type of the output.
         dtype: Dtype,
     },
+    /// Decodes JPEG and PNG, as `tf.io.decode_image`. An orientation in the metadata changes nothing.
+    DecodeImage {
+        /// Column of one string a row.
+        input: String,
+        /// 1: grey; 3: red, green, blue; 4: with alpha.
+        channels: usize,
+        /// uint8 or uint16.
+        dtype: Dtype,
+        /// Height and width, if all have the same; another one is an error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<[usize; 2]>,
+        /// What decodes JPEGs.
+        decoder: JpegDecoder,
+    },
+    /// A part of an image, as `tf.image.crop_to_bounding_box`.
+    Crop {
+        /// Column of images.
+        input: String,
+        /// Height and width.
+        size: [usize; 2],
+        /// Its first row and its first pixel in a row; `None`: in the middle.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        offset: Option<[usize; 2]>,
+    },
+    /// A part of an image from anywhere, as `tf.image.random_crop`.
+    RandomCrop {
+        /// Column of images.
+        input: String,
+        /// Height and width.
+        size: [usize; 2],
+    },
+    /// A part of an image of random area and shape, from anywhere.
+    RandomResizedCrop {
+        /// Column of images.
+        input: String,
+        /// From and to which part of the area.
+        scale: [f64; 2],
+        /// From and to which width by height.
+        ratio: [f64; 2],
+    },
+    /// Another size of an image, as `tf.image.resize`.
+    Resize {
+        /// Column of images.
+        input: String,
+        /// Height and width.
+        size: [usize; 2],
+        /// How values between pixels are found.
+        method: Method,
+        /// Whether a smaller image's pixels are averages.
+        antialias: bool,
+        /// The images' own type, which is rounded to, or float32.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dtype: Option<Dtype>,
+    },
+    /// The mirror image, always or by chance, as `tf.image.flip_left_right`.
+    Flip {
+        /// Column of images.
+        input: String,
+        /// Which way.
+        axis: Axis,
+        /// How likely it is.
+        probability: f64,
+    },
+    /// Channels first or last.
+    Layout {
+        /// Column of images of one size.
+        input: String,
+        /// Where the channels go.
+        to: ImageLayout,
+    },
     /// An expression over columns of one number a row, computed in float64.
     Compute {
         /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md has its words.
@@ -195,18 +329,86 @@ impl Form {
 }
 
 impl Operation {
+    /// Whether it takes images, of one size or of many.
+    pub(crate) fn takes_images(&self) -> bool {
+        matches!(
+            self,
+            Self::Crop { .. }
+                | Self::RandomCrop { .. }
+                | Self::RandomResizedCrop { .. }
+                | Self::Resize { .. }
+                | Self::Flip { .. }
+        )
+    }
+
+    /// The chain that it begins with columns of these forms, if it makes images of them whose size may
+    /// differ from row to row.
+    pub(crate) fn chain(&self, inputs: &[Form], position: usize) -> Option<Result<Chain, String>> {
+        let named = |shape: &[Dim]| shape.iter().any(|dim| dim.column().is_some());
+        match self {
+            Self::DecodeImage { .. } => Some(Chain::decoded(self, &inputs[0])),
+            Self::DecodeRaw { dtype, shape, little_endian, fixed_length, .. } if named(shape) => {
+                if !little_endian && dtype.bytes() > 1 || fixed_length.is_some() {
+                    let what = "with names of columns in its shape, bytes are little-endian and no \
+                                fixed_length is set";
+                    return Some(Err(what.to_owned()));
+                }
+                if inputs[0].dtype != Dtype::Bytes {
+                    return Some(Err(format!("it takes byte strings, not {}", inputs[0].dtype)));
+                }
+                Some(Chain::sized(*dtype, shape, inputs))
+            }
+            Self::Reshape { shape, .. } => {
+                let dim = |dim: &NewDim| match dim {
+                    NewDim::Size(size) => usize::try_from(*size).ok().map(Dim::Size),
+                    NewDim::Column(name) => Some(Dim::Column(name.clone())),
+                };
+                if !shape.iter().any(|dim| dim.column().is_some()) {
+                    return None;
+                }
+                let Some(shape) = shape.iter().map(dim).collect::<Option<Vec<_>>>() else {
+                    return Some(Err("-1 and names of columns are not both in a shape".to_owned()));
+                };
+                if inputs[0].dtype == Dtype::Bytes {
+                    return Some(Err(
+                        "it takes numbers; decode_raw takes strings, with names in its shape"
+                            .to_owned(),
+                    ));
+                }
+                Some(Chain::sized(inputs[0].dtype, &shape, inputs))
+            }
+            operation if operation.takes_images() => Some(
+                Chain::of_numbers(&inputs[0]).and_then(|chain| chain.then(operation, position)),
+            ),
+            _ => None,
+        }
+    }
+
     /// The columns that it takes.
     pub(crate) fn inputs(&self) -> Result<Vec<String>, String> {
         Ok(match self {
-            Self::DecodeRaw { input, .. }
-            | Self::Cast { input, .. }
-            | Self::Reshape { input, .. }
+            Self::DecodeRaw { input, shape, .. } => {
+                [input].into_iter().chain(shape.iter().filter_map(Dim::column)).cloned().collect()
+            }
+            Self::Reshape { input, shape } => [input]
+                .into_iter()
+                .chain(shape.iter().filter_map(NewDim::column))
+                .cloned()
+                .collect(),
+            Self::Cast { input, .. }
             | Self::UnpackBits { input, .. }
             | Self::Scale { input, .. }
             | Self::Normalize { input, .. }
             | Self::Transpose { input, .. }
             | Self::Slice { input, .. }
             | Self::Select { input, .. }
+            | Self::DecodeImage { input, .. }
+            | Self::Crop { input, .. }
+            | Self::RandomCrop { input, .. }
+            | Self::RandomResizedCrop { input, .. }
+            | Self::Resize { input, .. }
+            | Self::Flip { input, .. }
+            | Self::Layout { input, .. }
             | Self::OneHot { input, .. } => vec![input.clone()],
             Self::Compute { expression, .. } => Expression::parse(expression)?.names().to_vec(),
         })
@@ -215,7 +417,8 @@ impl Operation {
     /// What it makes of columns of these forms, in the order of [`Operation::inputs`].
     pub(crate) fn form(&self, inputs: &[Form]) -> Result<Form, String> {
         if let Self::DecodeRaw { dtype, shape, fixed_length, .. } = self {
-            return decoded(&inputs[0], *dtype, shape, *fixed_length);
+            let shape: Vec<usize> = shape.iter().filter_map(Dim::size).collect();
+            return decoded(&inputs[0], *dtype, &shape, *fixed_length);
         }
         if let Some(strings) = inputs.iter().find(|input| input.dtype == Dtype::Bytes) {
             return Err(format!(
@@ -225,8 +428,18 @@ impl Operation {
         }
         match self {
             Self::DecodeRaw { .. } => unreachable!("handled above"),
+            Self::DecodeImage { .. }
+            | Self::Crop { .. }
+            | Self::RandomCrop { .. }
+            | Self::RandomResizedCrop { .. }
+            | Self::Resize { .. }
+            | Self::Flip { .. } => unreachable!("images are worked on in chains"),
+            Self::Layout { to, .. } => transposed(&inputs[0], layout_perm(*to, &inputs[0])?),
             Self::Cast { dtype, .. } => Form::numbers(*dtype, inputs[0].shape.clone()),
-            Self::Reshape { shape, .. } => reshaped(&inputs[0], shape),
+            Self::Reshape { shape, .. } => {
+                let shape: Vec<i64> = shape.iter().filter_map(NewDim::size).collect();
+                reshaped(&inputs[0], &shape)
+            }
             Self::UnpackBits { .. } => unpacked(&inputs[0]),
             Self::Scale { scale, offset, dtype, .. } => {
                 channels(&inputs[0], &[("scale", scale), ("offset", offset)], *dtype)
@@ -273,6 +486,15 @@ impl Operation {
                 Form::numbers(*dtype, vec![])
             }
         }
+    }
+}
+
+/// Which dimension comes where in images of another layout.
+pub(crate) fn layout_perm(to: ImageLayout, input: &Form) -> Result<&'static [usize], String> {
+    match (input.shape.len(), to) {
+        (3, ImageLayout::Chw) => Ok(&[2, 0, 1]),
+        (3, ImageLayout::Hwc) => Ok(&[1, 2, 0]),
+        _ => Err(format!("it takes images of three dimensions, not shape {:?}", input.shape)),
     }
 }
 

@@ -3,10 +3,13 @@
 use shardfeed_tfrecord::example::Feature;
 
 use crate::column::{ColumnKind, Origin, Plan};
+use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::{
-    Column, Failed, Form, Input, Memory, Operator, OperatorError, OperatorFault, Ready,
+    Chain, Column, Failed, Form, Input, Memory, Operation, Operator, OperatorError, OperatorFault,
+    Ready,
 };
+use crate::record::Row;
 use crate::rows::Cells;
 
 /// Where an operator's input comes from.
@@ -22,9 +25,32 @@ pub(crate) enum Source {
 struct Step {
     output: String,
     inputs: Vec<Source>,
-    ready: Ready,
+    form: Form,
+    work: Work,
     /// The last one that takes it.
     taken_by: Option<usize>,
+}
+
+/// How a step is carried out.
+#[derive(Clone, Debug)]
+enum Work {
+    /// For whole columns.
+    Columns(Ready),
+    /// Row by row, through all that is done to an image.
+    Images(Chain),
+}
+
+/// What a name stands for between operators.
+#[derive(Clone, Debug)]
+enum Known {
+    Column(Plan),
+    /// Images whose size differs from row to row: declared, and carried out by what makes them one size.
+    Images {
+        chain: Chain,
+        inputs: Vec<Source>,
+        position: usize,
+        is_taken: bool,
+    },
 }
 
 /// All operators, checked against each other.
@@ -36,6 +62,15 @@ pub(crate) struct Program {
     memory: Memory,
 }
 
+/// What is there after all operators, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    /// All columns of parsing that were not replaced, and those that operators made.
+    pub(crate) columns: Vec<(String, Plan)>,
+    /// Images of many sizes, which are in no batch.
+    pub(crate) images: Vec<String>,
+}
+
 /// What an operator's row could not be, and which one.
 pub(crate) struct Fault {
     pub(crate) row: usize,
@@ -45,50 +80,111 @@ pub(crate) struct Fault {
 
 impl Program {
     /// - `plans`: all that parsing gives.
-    /// - Returns the program, and what is there at the end by name: all columns of parsing that were not
-    ///   replaced, and those that operators made.
+    /// - Returns the program, and what is there at the end.
     pub(crate) fn new(
         plans: &[Plan],
         operators: &[Operator],
-    ) -> Result<(Self, Vec<(String, Plan)>), OperatorError> {
+    ) -> Result<(Self, Made), OperatorError> {
         let name = |plan: &Plan| plan.spec.as_ref().map_or("record", |spec| &spec.name).to_owned();
-        let mut columns: Vec<(String, Plan)> =
-            plans.iter().map(|plan| (name(plan), plan.clone())).collect();
+        let mut known: Vec<(String, Known)> =
+            plans.iter().map(|plan| (name(plan), Known::Column(plan.clone()))).collect();
         let mut program = Self::default();
-        for (number, Operator { output, operation }) in operators.iter().enumerate() {
-            let refuse =
-                |what: String| OperatorError { operator: number, output: output.clone(), what };
-            let (mut inputs, mut forms) = (vec![], vec![]);
-            for input in operation.inputs().map_err(refuse)? {
-                let known = columns.iter().find(|(name, _)| *name == input);
-                let Some((_, plan)) = known else {
-                    let names: Vec<_> = columns.iter().map(|(name, _)| name.as_str()).collect();
-                    let names = names.join("`, `");
-                    return Err(refuse(format!(
-                        "there is no column `{input}`; there are `{names}`"
-                    )));
-                };
-                let (source, form) = program.source(&plan.clone()).map_err(refuse)?;
-                inputs.push(source);
-                forms.push(form);
-            }
-            let ready = Ready::new(operation.clone(), forms).map_err(refuse)?;
-            let Form { dtype, shape } = ready.form().clone();
-            for input in &inputs {
-                if let Source::Step(step) = input {
-                    program.steps[*step].taken_by = Some(number);
-                }
-            }
-            let origin = Origin::Step(program.steps.len());
-            let output = output.clone();
-            let plan = Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None };
-            program.steps.push(Step { output: output.clone(), inputs, ready, taken_by: None });
-            match columns.iter_mut().find(|(name, _)| *name == output) {
-                Some((_, known)) => *known = plan,
-                None => columns.push((output, plan)),
+        for (number, operator) in operators.iter().enumerate() {
+            let made = program.add(&mut known, number, operator).map_err(|what| OperatorError {
+                operator: number,
+                output: operator.output.clone(),
+                what,
+            })?;
+            match known.iter_mut().find(|(name, _)| *name == operator.output) {
+                Some((_, known)) => *known = made,
+                None => known.push((operator.output.clone(), made)),
             }
         }
-        Ok((program, columns))
+        let mut made = Made::default();
+        for (name, known) in known {
+            match known {
+                Known::Column(plan) => made.columns.push((name, plan)),
+                Known::Images { is_taken: true, .. } => made.images.push(name),
+                Known::Images { position, .. } => {
+                    let what = "its images differ in size from row to row, and nothing makes them one size; \
+                                resize or crop them"
+                        .to_owned();
+                    return Err(OperatorError { operator: position, output: name, what });
+                }
+            }
+        }
+        Ok((program, made))
+    }
+
+    /// Adds one operator.
+    fn add(
+        &mut self,
+        known: &mut [(String, Known)],
+        position: usize,
+        Operator { output, operation }: &Operator,
+    ) -> Result<Known, String> {
+        let (mut inputs, mut forms, mut chain) = (vec![], vec![], None);
+        for input in operation.inputs()? {
+            let names: Vec<_> = known.iter().map(|(name, _)| name.clone()).collect();
+            let Some((_, of)) = known.iter_mut().find(|(name, _)| *name == input) else {
+                let names = names.join("`, `");
+                return Err(format!("there is no column `{input}`; there are `{names}`"));
+            };
+            match of {
+                Known::Column(plan) => {
+                    let (source, form) = self.source(&plan.clone())?;
+                    inputs.push(source);
+                    forms.push(form);
+                }
+                Known::Images { chain: images, inputs: of, is_taken, .. } => {
+                    if !operation.takes_images() {
+                        return Err(format!(
+                            "the images of `{input}` differ in size from row to row; resize or crop them first"
+                        ));
+                    }
+                    *is_taken = true;
+                    chain = Some(images.clone());
+                    inputs.clone_from(of);
+                }
+            }
+        }
+        let chain = match chain {
+            Some(chain) => Some(chain.then(operation, position)?),
+            None => operation.chain(&forms, position).transpose()?,
+        };
+        let (form, work) = match chain {
+            Some(chain) => match chain.form() {
+                None => return Ok(Known::Images { chain, inputs, position, is_taken: false }),
+                Some(form) => (form?, Work::Images(chain)),
+            },
+            None => {
+                let ready = Ready::new(operation.clone(), forms)?;
+                (ready.form().clone(), Work::Columns(ready))
+            }
+        };
+        let Form { dtype, shape } = form.clone();
+        for input in &inputs {
+            if let Source::Step(step) = input {
+                self.steps[*step].taken_by = Some(self.steps.len());
+            }
+        }
+        let origin = Origin::Step(self.steps.len());
+        self.steps.push(Step { output: output.clone(), inputs, form, work, taken_by: None });
+        Ok(Known::Column(Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None }))
+    }
+
+    /// What decodes the images, if there are any.
+    pub(crate) fn decoder(operators: &[Operator]) -> Option<String> {
+        let mut names: Vec<_> = operators
+            .iter()
+            .filter_map(|operator| match &operator.operation {
+                Operation::DecodeImage { decoder, .. } => Some(decoder.name()),
+                _ => None,
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        (!names.is_empty()).then(|| names.join("+"))
     }
 
     /// Bytes of a row of what is in between.
@@ -100,7 +196,7 @@ impl Program {
             _ => 0,
         });
         let taken = self.steps.iter().filter(|step| step.taken_by.is_some());
-        features.chain(taken.map(|step| step.ready.form().row_bytes())).sum()
+        features.chain(taken.map(|step| step.form.row_bytes())).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -137,6 +233,7 @@ impl Program {
     pub(crate) fn run<'o>(
         &self,
         cells: &Cells<'_>,
+        key: &DrawKey,
         mut output: impl FnMut(usize) -> Option<&'o mut [u8]>,
     ) -> Result<(), Fault> {
         let rows = cells.rows.len();
@@ -169,24 +266,38 @@ impl Program {
                 .inputs
                 .iter()
                 .map(|source| match source {
-                    Source::Feature(at) if strings[*at].is_empty() => {
-                        Input::Numbers(numbers[*at].bytes())
+                    Source::Feature(at) if self.features[*at].kind.dtype() == Dtype::Bytes => {
+                        Input::Strings(&strings[*at])
                     }
-                    Source::Feature(at) => Input::Strings(&strings[*at]),
-                    Source::Step(at) => Input::Numbers(made[*at].bytes()),
+                    Source::Feature(at) => {
+                        Input::Numbers(numbers[*at].bytes(), self.features[*at].kind.row_bytes())
+                    }
+                    Source::Step(at) => {
+                        Input::Numbers(made[*at].bytes(), self.steps[*at].form.row_bytes())
+                    }
                 })
                 .collect();
             let failed = |(row, fault): Failed| Fault { row, output: step.output.clone(), fault };
+            let carry_out = |out: &mut [u8]| match &step.work {
+                Work::Columns(ready) => ready.run(&inputs, rows, out),
+                Work::Images(chain) => {
+                    let draws = |row: usize, position| {
+                        let Row { record, occurrence, .. } = &cells.rows[row];
+                        key.draws(record.sample, *occurrence, position)
+                    };
+                    chain.run_all(&inputs, rows, draws, &self.memory, out)
+                }
+            };
             let mut column = Column::default();
             match output(number) {
                 // Nobody takes it: it is made where it belongs.
                 Some(out) if step.taken_by.is_none() => {
-                    step.ready.run(&inputs, rows, out).map_err(failed)?;
+                    carry_out(out).map_err(failed)?;
                 }
                 out => {
-                    column = Column::new(step.ready.form(), rows, &self.memory)
+                    column = Column::new(&step.form, rows, &self.memory)
                         .map_err(|fault| failed((0, fault)))?;
-                    step.ready.run(&inputs, rows, column.bytes_mut()).map_err(failed)?;
+                    carry_out(column.bytes_mut()).map_err(failed)?;
                     if let Some(out) = out {
                         out.copy_from_slice(column.bytes());
                     }

@@ -43,4 +43,6 @@ pub struct Row {
     pub record: RawRecord,
     /// `false` for padding.
     pub valid: bool,
+    /// Which time this sample stands in the epoch: 0, or 1 where it pads. Random operators draw by it.
+    pub occurrence: u32,
 }

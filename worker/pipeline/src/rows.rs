@@ -8,6 +8,7 @@ use shardfeed_tfrecord::example::{
 
 use crate::assemble::{RowError, RowFault};
 use crate::column::{ColumnKind, Origin, Parser, Plan, Schema, items};
+use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::extent::{Extent, Found, Scratch};
 use crate::program::Fault;
@@ -299,7 +300,12 @@ impl<'a> Part<'a> {
     /// Writes `cells`, each value once, and what operators make of them.
     ///
     /// # Errors  The row in which an operator fails.
-    pub(crate) fn write(mut self, schema: &Schema, cells: &Cells<'_>) -> Result<(), RowError> {
+    pub(crate) fn write(
+        mut self,
+        schema: &Schema,
+        cells: &Cells<'_>,
+        key: &DrawKey,
+    ) -> Result<(), RowError> {
         for (index, row) in cells.rows.iter().enumerate() {
             self.valid[index] = u8::from(row.valid);
             self.shards[index] = i64::from(row.record.sample.shard);
@@ -320,7 +326,7 @@ impl<'a> Part<'a> {
             return Ok(());
         }
         let columns = &mut self.columns;
-        let made = schema.program().run(cells, |step| {
+        let made = schema.program().run(cells, key, |step| {
             let place = cells.plans.iter().position(|plan| plan.origin == Origin::Step(step))?;
             Some(std::mem::take(&mut columns[place].values))
         });

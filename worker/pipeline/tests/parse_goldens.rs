@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
+mod hex;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +15,8 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Batch, ColumnData, ColumnKind, Dtype, ParseSpec, Schema};
 use shardfeed_tfrecord::example::{Feature, FeatureSpec};
 
-use common::{rows, unhex};
+use common::{key, rows};
+use hex::unhex;
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -124,7 +126,7 @@ fn ours(case: &Case) -> Result<BTreeMap<String, Value>, String> {
     let schema = Schema::new(case.parse.clone().into()).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(4));
     let mut batch = assembler
-        .assemble(&rows(case.records.iter().map(|record| unhex(record))))
+        .assemble(&rows(case.records.iter().map(|record| unhex(record))), &key())
         .map_err(|error| error.fault.to_string())?;
     let specs: BTreeMap<_, _> = features.iter().map(|spec| (spec, false)).map(named).collect();
     let lists: BTreeMap<_, _> = lists.iter().map(|spec| (spec, true)).map(named).collect();

@@ -9,7 +9,7 @@ use crate::dynamic::DynamicRank;
 use crate::dynamic::feed::{Begun, Feed, Taker};
 use crate::dynamic::reader::GroupReader;
 use crate::error::LoadError;
-use crate::planner::{Planner, Shape};
+use crate::planner::{Planner, Shape, draw_key};
 use crate::sequence::Outcome;
 
 impl Planner {
@@ -25,6 +25,7 @@ impl Planner {
             let groups = groups_of(epoch)?;
             let shape = self.group_shape(&groups, &shuffle, batch_size);
             let reading = self.reading(&shape)?;
+            let draw = draw_key(&shuffle, epoch);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
             loop {
@@ -43,7 +44,7 @@ impl Planner {
                     Err(error) => Err(error),
                 };
                 match rows {
-                    Ok((step, rows)) => self.assemble(ticket, (epoch, step), rows),
+                    Ok((step, rows)) => self.assemble(ticket, (draw, step), rows),
                     Err(error) => {
                         ticket.finish(Err(error));
                         return Ok(());

@@ -65,9 +65,9 @@ fn apply(one: One, x: f64) -> f64 {
         // Unlike signum: 0 stays 0, and what is no number stays that.
         One::Sign if x == 0.0 || x.is_nan() => x,
         One::Sign => x.signum(),
-        One::Tanh => x.tanh(),
-        One::Exp => x.exp(),
-        One::Log => x.ln(),
+        One::Tanh => libm::tanh(x),
+        One::Exp => libm::exp(x),
+        One::Log => libm::log(x),
         One::Sqrt => x.sqrt(),
         One::Floor => x.floor(),
     }

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use shardfeed_image::{ImageError, Size};
+
 use super::expression::Expression;
-use super::{BitOrder, Form, Operation, compute};
+use super::image::Scratch;
+use super::{BitOrder, Form, Operation, compute, layout_perm};
 use crate::dtype::{Dtype, Number, with_type};
 
 /// Values of a row at most that channels are repeated for.
@@ -13,6 +16,7 @@ const PERIOD_MAX: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     free: Arc<Mutex<Vec<Vec<u64>>>>,
+    images: Arc<Mutex<Vec<Scratch>>>,
 }
 
 /// Pieces of memory that wait for reuse at most: several for each thread.
@@ -21,6 +25,19 @@ const FREE_MAX: usize = 64;
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for images.
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    /// Keeps memory for images.
+    pub(crate) fn keep_scratch(&self, scratch: Scratch) {
+        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        if images.len() < FREE_MAX {
+            images.push(scratch.trim());
+        }
     }
 
     /// Keeps a column's memory, which may be empty.
@@ -66,17 +83,26 @@ impl Column {
 /// What an operator takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Input<'a> {
-    Numbers(&'a [u8]),
+    /// Bytes of one row come after those of another; how many.
+    Numbers(&'a [u8], usize),
     /// One a row.
     Strings(&'a [&'a [u8]]),
 }
 
 impl<'a> Input<'a> {
-    fn numbers<T: Number>(self) -> &'a [T] {
+    pub(crate) fn numbers<T: Number>(self) -> &'a [T] {
         match self {
-            Self::Numbers(bytes) => bytemuck::cast_slice(bytes),
+            Self::Numbers(bytes, _) => bytemuck::cast_slice(bytes),
             Self::Strings(_) => unreachable!("forms were checked: these are numbers"),
         }
+    }
+
+    /// The numbers of one row.
+    pub(crate) fn row(self, row: usize) -> &'a [u8] {
+        let Self::Numbers(bytes, row_bytes) = self else {
+            unreachable!("forms were checked: these are numbers");
+        };
+        &bytes[row * row_bytes..(row + 1) * row_bytes]
     }
 
     fn bytes(self) -> &'a [u8] {
@@ -93,6 +119,41 @@ pub enum OperatorFault {
     Memory {
         /// Bytes that were asked for.
         bytes: usize,
+    },
+    /// An image cannot be used.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// An image has another size than all have.
+    #[error(
+        "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or crop",
+        .size.height, .size.width, .wanted.height, .wanted.width
+    )]
+    ImageSize {
+        /// Its size.
+        size: Size,
+        /// What was declared.
+        wanted: Size,
+    },
+    /// A part does not lie in an image.
+    #[error(
+        "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
+        .size.height, .size.width, .image.height, .image.width
+    )]
+    Part {
+        /// Its size.
+        size: Size,
+        /// Its first row, and its first pixel in a row.
+        from: (usize, usize),
+        /// The image's size.
+        image: Size,
+    },
+    /// A column says a size that nothing has.
+    #[error("column `{column}` says {number} for a size")]
+    Side {
+        /// The column.
+        column: String,
+        /// What it says.
+        number: i64,
     },
     /// A string is not as long as its numbers are.
     #[error(
@@ -131,6 +192,10 @@ impl Ready {
         let form = operation.form(&inputs)?;
         let places = match &operation {
             Operation::Transpose { perm, .. } => {
+                places(&form.shape, &strides(&inputs[0].shape, |dimension| perm[dimension]), 0)
+            }
+            Operation::Layout { to, .. } => {
+                let perm = layout_perm(*to, &inputs[0])?;
                 places(&form.shape, &strides(&inputs[0].shape, |dimension| perm[dimension]), 0)
             }
             Operation::Slice { begin, .. } => {
@@ -207,7 +272,16 @@ impl Ready {
                     |x, a, b| (x - a) / b,
                 );
             }
-            Operation::Transpose { .. } | Operation::Slice { .. } | Operation::Select { .. } => {
+            Operation::DecodeImage { .. }
+            | Operation::Crop { .. }
+            | Operation::RandomCrop { .. }
+            | Operation::RandomResizedCrop { .. }
+            | Operation::Resize { .. }
+            | Operation::Flip { .. } => unreachable!("images are worked on in chains"),
+            Operation::Transpose { .. }
+            | Operation::Layout { .. }
+            | Operation::Slice { .. }
+            | Operation::Select { .. } => {
                 with_type!(from, T => {
                     let all = inputs[0].numbers::<T>();
                     let out = bytemuck::cast_slice_mut::<u8, T>(out);

@@ -1,0 +1,127 @@
+//! An image file whose header was read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ImageError;
+use crate::jpeg::Jpeg;
+use crate::png::Png;
+use crate::region::{Region, Size};
+
+/// Pixels of an image at most; what a header says beyond that is a mistake, or an attack.
+pub const PIXELS_MAX: usize = 1 << 26;
+
+/// Bits of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// uint8.
+    #[default]
+    Eight,
+    /// uint16, in the machine's byte order.
+    Sixteen,
+}
+
+impl Depth {
+    /// Bytes of a sample.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Eight => 1,
+            Self::Sixteen => 2,
+        }
+    }
+}
+
+/// What decodes JPEGs; two of them differ in the last bits of some pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JpegDecoder {
+    /// zune-jpeg: in every build.
+    #[default]
+    Zune,
+}
+
+impl JpegDecoder {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zune => "zune",
+        }
+    }
+}
+
+/// What an image is decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoding {
+    /// 1: grey; 3: red, green, blue; 4: with alpha.
+    pub channels: usize,
+    /// Bits of a sample.
+    pub depth: Depth,
+    /// What decodes JPEGs.
+    pub jpeg: JpegDecoder,
+}
+
+impl Decoding {
+    /// Bytes of one pixel.
+    pub fn pixel_bytes(self) -> usize {
+        self.channels * self.depth.bytes()
+    }
+}
+
+/// An image file whose header was read.
+pub struct Encoded<'a>(File<'a>);
+
+enum File<'a> {
+    Jpeg(Box<Jpeg<'a>>),
+    Png(Box<Png<'a>>),
+}
+
+impl<'a> Encoded<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors  What the header says is wrong, too large, or not to be had as `decoding`.
+    pub fn open(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
+        let file = match bytes {
+            [0xff, 0xd8, 0xff, ..] => File::Jpeg(Box::new(Jpeg::open(bytes, decoding)?)),
+            [0x89, b'P', b'N', b'G', ..] => File::Png(Box::new(Png::open(bytes, decoding)?)),
+            _ => {
+                let begin = bytes[..bytes.len().min(8)].to_vec();
+                return Err(ImageError::Format { begin, len: bytes.len() });
+            }
+        };
+        Ok(Self(file))
+    }
+
+    /// What the header says.
+    pub fn size(&self) -> Size {
+        match &self.0 {
+            File::Jpeg(jpeg) => jpeg.size(),
+            File::Png(png) => png.size(),
+        }
+    }
+
+    /// What has to be decoded to have `region`: at least that.
+    pub fn needed(&self, _region: Region) -> Region {
+        // Neither of them can leave anything out.
+        Region::all(self.size())
+    }
+
+    /// Decodes `region`, one that [`Encoded::needed`] gave, to `out`, which has exactly its bytes.
+    /// An orientation in the file's metadata changes nothing.
+    ///
+    /// # Errors  The data is damaged, or of a kind that is not supported.
+    pub fn decode(self, region: Region, out: &mut [u8]) -> Result<(), ImageError> {
+        debug_assert_eq!(region, Region::all(self.size()), "nothing else is ever needed");
+        match self.0 {
+            File::Jpeg(jpeg) => jpeg.decode(out),
+            File::Png(png) => png.decode(out),
+        }
+    }
+}
+
+/// Refuses sizes that nothing is allocated for.
+pub(crate) fn check_size(size: Size) -> Result<(), ImageError> {
+    if size.pixels() > PIXELS_MAX {
+        return Err(ImageError::TooLarge { size, pixels_max: PIXELS_MAX });
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Sizes, and parts of images.
+
+use serde::{Deserialize, Serialize};
+
+/// Height and width in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Rows.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+}
+
+impl Size {
+    /// How many pixels these are.
+    pub fn pixels(self) -> usize {
+        self.height.saturating_mul(self.width)
+    }
+}
+
+/// A part of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its first row.
+    pub top: usize,
+    /// Its first pixel in a row.
+    pub left: usize,
+    /// How much it is.
+    pub size: Size,
+}
+
+impl Region {
+    /// All of an image of `size`.
+    pub fn all(size: Size) -> Self {
+        Self { top: 0, left: 0, size }
+    }
+
+    /// The part `inner` of this part.
+    pub fn within(self, inner: Self) -> Self {
+        Self { top: self.top + inner.top, left: self.left + inner.left, size: inner.size }
+    }
+}
+
+/// A part of an image that lies in memory, row-major, channels last.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The whole image.
+    pub bytes: &'a [u8],
+    /// Its size.
+    pub size: Size,
+    /// Bytes of one pixel.
+    pub pixel_bytes: usize,
+    /// The part that is meant.
+    pub region: Region,
+}
+
+impl<'a> View<'a> {
+    /// The rows of the part, in order.
+    pub fn rows(self) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+        let Region { top, left, size } = self.region;
+        let (stride, from) = (self.size.width * self.pixel_bytes, left * self.pixel_bytes);
+        let len = size.width * self.pixel_bytes;
+        (top..top + size.height).map(move |row| &self.bytes[row * stride + from..][..len])
+    }
+
+    /// Copies the part to `out`, which is as long as it is.
+    pub fn copy_to(self, out: &mut [u8]) {
+        let len = self.region.size.width * self.pixel_bytes;
+        if len > 0 {
+            out.chunks_exact_mut(len)
+                .zip(self.rows())
+                .for_each(|(out, row)| out.copy_from_slice(row));
+        }
+    }
+}

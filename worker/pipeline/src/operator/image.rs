@@ -1,0 +1,539 @@
+//! Operators on images: decoding, parts, mirror images and other sizes.
+//!
+//! Images differ in size from row to row until one of them gives all the same. What comes before that is
+//! declared but not carried out: a row goes through the whole chain at once, so that no more of an image
+//! is decoded than is needed, and one image a thread is in memory.
+
+use shardfeed_image::{Decoding, Encoded, Region, Resizer, Sample, Size, View};
+use shardfeed_plan::Draws;
+
+use super::run::{Input, Memory, OperatorFault};
+use super::{Axis, Dim, Form, Operation};
+use crate::draw::unit;
+use crate::dtype::Dtype;
+
+/// Tries for a random part that lies within an image.
+const ATTEMPTS: usize = 10;
+
+/// Images, and what is to be done with each.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    source: Source,
+    dtype: Dtype,
+    channels: usize,
+    /// The source's size, if it is one for all rows.
+    source_size: Option<Size>,
+    stages: Vec<Stage>,
+    resized: Option<Resized>,
+    /// Size after all that, if it is one for all rows.
+    size: Option<Size>,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Encoded(Decoding),
+    /// Numbers of a size that is known.
+    Numbers,
+    /// Strings or numbers whose size other columns say.
+    Sized {
+        sizes: [Dim; 2],
+        is_strings: bool,
+    },
+}
+
+/// What is done to an image, and the operator's position, which keys what it draws.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    kind: StageKind,
+    position: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StageKind {
+    Part { size: Size, from: Option<(usize, usize)> },
+    RandomPart { size: Size },
+    RandomResized { scale: [f64; 2], ratio: [f64; 2] },
+    Flip { axis: Axis, probability: f64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resized {
+    size: Size,
+    method: shardfeed_image::Method,
+    antialias: bool,
+    from: Dtype,
+    to: Dtype,
+}
+
+/// Memory of one thread for images, used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    resizer: Resizer,
+    pixels: Vec<u64>,
+    flipped: Vec<u64>,
+}
+
+impl Scratch {
+    /// Words that are kept between images at most; larger images get memory of their own.
+    const KEPT_WORDS_MAX: usize = 2 << 20;
+
+    pub(super) fn trim(mut self) -> Self {
+        for words in [&mut self.pixels, &mut self.flipped] {
+            if words.capacity() > Self::KEPT_WORDS_MAX {
+                *words = vec![];
+            }
+        }
+        if self.resizer.bytes() > 8 * Self::KEPT_WORDS_MAX {
+            self.resizer = Resizer::default();
+        }
+        self
+    }
+}
+
+/// Makes room for an image.
+fn room(words: &mut Vec<u64>, bytes: usize) -> Result<&mut [u8], OperatorFault> {
+    let count = bytes.div_ceil(8);
+    words
+        .try_reserve_exact(count.saturating_sub(words.len()))
+        .map_err(|_| OperatorFault::Memory { bytes })?;
+    words.resize(count.max(words.len()), 0);
+    Ok(&mut bytemuck::cast_slice_mut(words)[..bytes])
+}
+
+impl Chain {
+    /// Images of encoded strings.
+    pub(crate) fn decoded(operation: &Operation, input: &Form) -> Result<Self, String> {
+        let Operation::DecodeImage { channels, dtype, size, decoder, .. } = operation else {
+            unreachable!("only decode_image decodes images");
+        };
+        if input.dtype != Dtype::Bytes || input.items() != 1 {
+            return Err(format!(
+                "it takes one byte string a row, not {} of shape {:?}",
+                input.dtype, input.shape
+            ));
+        }
+        if !matches!(channels, 1 | 3 | 4) {
+            return Err(format!("channels is 1, 3 or 4, not {channels}"));
+        }
+        let depth = match dtype {
+            Dtype::Uint8 => shardfeed_image::Depth::Eight,
+            Dtype::Uint16 => shardfeed_image::Depth::Sixteen,
+            other => return Err(format!("dtype is uint8 or uint16, not {other}; cast afterwards")),
+        };
+        let size = size.map(|[height, width]| Size { height, width });
+        if let Some(size) = size {
+            check_size(size)?;
+        }
+        let source = Source::Encoded(Decoding { channels: *channels, depth, jpeg: *decoder });
+        let (dtype, channels, stages) = (*dtype, *channels, vec![]);
+        Ok(Self { source, dtype, channels, source_size: size, stages, resized: None, size })
+    }
+
+    /// Images that are numbers of one shape.
+    pub(crate) fn of_numbers(input: &Form) -> Result<Self, String> {
+        let &[height, width, channels] = input.shape.as_slice() else {
+            return Err(format!(
+                "it takes images, [height, width, channels], not {} of shape {:?}",
+                input.dtype, input.shape
+            ));
+        };
+        let size = Some(Size { height, width });
+        let (dtype, stages) = (input.dtype, vec![]);
+        let source = Source::Numbers;
+        Ok(Self { source, dtype, channels, source_size: size, stages, resized: None, size })
+    }
+
+    /// Images whose height and width other columns say, of strings or numbers.
+    pub(crate) fn sized(dtype: Dtype, shape: &[Dim], inputs: &[Form]) -> Result<Self, String> {
+        let [height, width, Dim::Size(channels)] = shape else {
+            return Err(
+                "a shape with names of columns is [height, width, channels], channels a number"
+                    .to_owned(),
+            );
+        };
+        let is_strings = inputs[0].dtype == Dtype::Bytes;
+        if is_strings && inputs[0].items() != 1 {
+            return Err(format!("it takes one byte string a row, not shape {:?}", inputs[0].shape));
+        }
+        if !is_strings && inputs[0].dtype != dtype {
+            return Err("its numbers are of another type".to_owned());
+        }
+        for (name, form) in shape.iter().filter_map(Dim::column).zip(&inputs[1..]) {
+            if form.dtype != Dtype::Int64 || form.items() != 1 {
+                return Err(format!(
+                    "column `{name}` is {} of shape {:?}; a size is one int64 a row",
+                    form.dtype, form.shape
+                ));
+            }
+        }
+        Form::numbers(dtype, vec![*channels])?;
+        let source = Source::Sized { sizes: [height.clone(), width.clone()], is_strings };
+        let (channels, stages) = (*channels, vec![]);
+        Ok(Self { source, dtype, channels, source_size: None, stages, resized: None, size: None })
+    }
+
+    /// What `operation` makes of these images.
+    pub(crate) fn then(mut self, operation: &Operation, position: usize) -> Result<Self, String> {
+        debug_assert!(self.resized.is_none(), "what was resized is a column of its own");
+        let kind = match *operation {
+            Operation::Crop { size, offset, .. } => {
+                let size = Size { height: size[0], width: size[1] };
+                let from = offset.map(|[top, left]| (top, left));
+                self.check_part(size, from.unwrap_or_default())?;
+                self.size = Some(size);
+                StageKind::Part { size, from }
+            }
+            Operation::RandomCrop { size, .. } => {
+                let size = Size { height: size[0], width: size[1] };
+                self.check_part(size, (0, 0))?;
+                self.size = Some(size);
+                StageKind::RandomPart { size }
+            }
+            Operation::RandomResizedCrop { scale, ratio, .. } => {
+                check_range("scale", scale, 1.0)?;
+                check_range("ratio", ratio, 1e6)?;
+                self.size = None;
+                StageKind::RandomResized { scale, ratio }
+            }
+            Operation::Flip { axis, probability, .. } => {
+                if !(0.0..=1.0).contains(&probability) {
+                    return Err(format!("probability is {probability}; it is from 0 to 1"));
+                }
+                StageKind::Flip { axis, probability }
+            }
+            Operation::Resize { size, method, antialias, dtype, .. } => {
+                let (from, to) = (self.dtype, dtype.unwrap_or(self.dtype));
+                if sample(from).is_none() || !(1..=4).contains(&self.channels) {
+                    return Err(format!(
+                        "it takes images of uint8, uint16 or float32 with 1 to 4 channels, not {from} with \
+                         {}; cast them",
+                        self.channels
+                    ));
+                }
+                if to != from && to != Dtype::Float32 {
+                    return Err(format!("dtype is {from} or float32, not {to}; cast afterwards"));
+                }
+                let size = Size { height: size[0], width: size[1] };
+                check_size(size)?;
+                self.resized = Some(Resized { size, method, antialias, from, to });
+                (self.size, self.dtype) = (Some(size), to);
+                return Ok(self);
+            }
+            ref other => unreachable!("{other:?} takes no images"),
+        };
+        self.stages.push(Stage { kind, position });
+        Ok(self)
+    }
+
+    fn check_part(&self, size: Size, from: (usize, usize)) -> Result<(), String> {
+        check_size(size)?;
+        match self.size {
+            Some(all) if !lies_in(size, from, all) => Err(format!(
+                "a part of {}x{} from {from:?} does not lie in images of {}x{}",
+                size.height, size.width, all.height, all.width
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// One row's numbers, if all rows have the same size.
+    pub(crate) fn form(&self) -> Option<Result<Form, String>> {
+        let Size { height, width } = self.size?;
+        Some(Form::numbers(self.dtype, vec![height, width, self.channels]))
+    }
+
+    /// Works on one row.
+    /// - `inputs`: of all rows. `draws`: those of the operator at a position, for this row.
+    pub(crate) fn run(
+        &self,
+        inputs: &[Input<'_>],
+        row: usize,
+        draws: impl Fn(usize) -> Draws,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<(), OperatorFault> {
+        let Scratch { resizer, pixels, flipped } = scratch;
+        let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
+        match &self.source {
+            Source::Encoded(decoding) => {
+                let Input::Strings(strings) = inputs[0] else {
+                    unreachable!("forms were checked: these are strings");
+                };
+                let encoded = Encoded::open(strings[row], *decoding)?;
+                let size = encoded.size();
+                if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
+                    return Err(OperatorFault::ImageSize { size, wanted });
+                }
+                let (region, turned) = self.part(size, draws)?;
+                let needed = encoded.needed(region);
+                let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
+                encoded.decode(needed, bytes)?;
+                let (top, left) = (region.top - needed.top, region.left - needed.left);
+                let region = Region { top, left, size: region.size };
+                let view = View { bytes, size: needed.size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+            Source::Numbers => {
+                let size = self.source_size.expect("numbers have a shape");
+                let bytes = inputs[0].row(row);
+                let (region, turned) = self.part(size, draws)?;
+                let view = View { bytes, size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+            Source::Sized { sizes, is_strings } => {
+                let mut named = inputs[1..].iter();
+                let mut side = |dim: &Dim| -> Result<usize, OperatorFault> {
+                    let Dim::Column(name) = dim else {
+                        return Ok(dim.size().unwrap_or_default());
+                    };
+                    let number =
+                        named.next().expect("one input for each name").numbers::<i64>()[row];
+                    usize::try_from(number)
+                        .map_err(|_| OperatorFault::Side { column: name.clone(), number })
+                };
+                let size = Size { height: side(&sizes[0])?, width: side(&sizes[1])? };
+                let expected = size.pixels().saturating_mul(pixel_bytes);
+                let bytes = match inputs[0] {
+                    Input::Strings(strings) if *is_strings => strings[row],
+                    numbers => numbers.row(row),
+                };
+                if bytes.len() != expected {
+                    let shape = vec![size.height, size.width, self.channels];
+                    let (dtype, found) =
+                        (self.resized.map_or(self.dtype, |to| to.from), bytes.len());
+                    return Err(OperatorFault::Length { dtype, shape, expected, found });
+                }
+                let (region, turned) = self.part(size, draws)?;
+                // Strings lie anywhere; numbers are read from where they may lie.
+                let aligned = room(pixels, bytes.len())?;
+                aligned.copy_from_slice(bytes);
+                let view = View { bytes: aligned, size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+        }
+    }
+
+    /// Which part of an image of `size` is meant in the end, and in which directions it is mirrored.
+    fn part(
+        &self,
+        size: Size,
+        draws: impl Fn(usize) -> Draws,
+    ) -> Result<(Region, Turned), OperatorFault> {
+        let mut region = Region::all(size);
+        let mut turned = Turned::default();
+        for Stage { kind, position } in &self.stages {
+            let all = region.size;
+            let inner = match *kind {
+                StageKind::Part { size, from } => {
+                    let centre = || ((all.height - size.height) / 2, (all.width - size.width) / 2);
+                    if !lies_in(size, from.unwrap_or_default(), all) {
+                        let from = from.unwrap_or_default();
+                        return Err(OperatorFault::Part { size, from, image: all });
+                    }
+                    let (top, left) = from.unwrap_or_else(centre);
+                    Region { top, left, size }
+                }
+                StageKind::RandomPart { size } => {
+                    if !lies_in(size, (0, 0), all) {
+                        return Err(OperatorFault::Part { size, from: (0, 0), image: all });
+                    }
+                    place(size, all, &mut draws(*position))
+                }
+                StageKind::RandomResized { scale, ratio } => {
+                    if all.pixels() == 0 {
+                        let size = Size { height: 1, width: 1 };
+                        return Err(OperatorFault::Part { size, from: (0, 0), image: all });
+                    }
+                    random_part(all, scale, ratio, &mut draws(*position))
+                }
+                StageKind::Flip { axis, probability } => {
+                    if probability >= 1.0 || unit(&mut draws(*position)) < probability {
+                        turned.turn(axis);
+                    }
+                    continue;
+                }
+            };
+            region = region.within(turned.seen_from_behind(inner, all));
+        }
+        Ok((region, turned))
+    }
+
+    /// Writes the part that is shown.
+    fn finish(
+        &self,
+        view: View<'_>,
+        turned: Turned,
+        resizer: &mut Resizer,
+        flipped: &mut Vec<u64>,
+        out: &mut [u8],
+    ) -> Result<(), OperatorFault> {
+        let size = view.region.size;
+        let Some(to) = self.resized else {
+            turned.copy(view, out);
+            return Ok(());
+        };
+        if size.pixels() == 0 {
+            let part = Size { height: 1, width: 1 };
+            return Err(OperatorFault::Part { size: part, from: (0, 0), image: size });
+        }
+        let kinds = (sample(to.from).expect("checked"), sample(to.to).expect("checked"));
+        let how = (to.method, to.antialias);
+        if turned == Turned::default() {
+            resizer.resize(view, kinds, self.channels, how, to.size, out);
+            return Ok(());
+        }
+        let bytes = room(flipped, size.pixels() * view.pixel_bytes)?;
+        turned.copy(view, bytes);
+        let view = View { bytes, size, region: Region::all(size), ..view };
+        resizer.resize(view, kinds, self.channels, how, to.size, out);
+        Ok(())
+    }
+
+    /// All rows, one after the other.
+    pub(crate) fn run_all(
+        &self,
+        inputs: &[Input<'_>],
+        rows: usize,
+        draws: impl Fn(usize, usize) -> Draws,
+        memory: &Memory,
+        out: &mut [u8],
+    ) -> Result<(), (usize, OperatorFault)> {
+        let bytes = out.len().checked_div(rows).unwrap_or(0);
+        let mut scratch = memory.scratch();
+        let each = |row: usize| {
+            let out = &mut out[row * bytes..(row + 1) * bytes];
+            self.run(inputs, row, |position| draws(row, position), &mut scratch, out)
+                .map_err(|fault| (row, fault))
+        };
+        let done = (0..rows).try_for_each(each);
+        memory.keep_scratch(scratch);
+        done
+    }
+}
+
+fn lies_in(size: Size, from: (usize, usize), all: Size) -> bool {
+    let fits = |from: usize, len: usize, all: usize| from <= all && len <= all - from;
+    fits(from.0, size.height, all.height) && fits(from.1, size.width, all.width)
+}
+
+fn check_size(size: Size) -> Result<(), String> {
+    if size.height == 0 || size.width == 0 || size.pixels() > shardfeed_image::PIXELS_MAX {
+        return Err(format!(
+            "size is {}x{}; both are 1 or more, and together at most {} pixels",
+            size.height,
+            size.width,
+            shardfeed_image::PIXELS_MAX
+        ));
+    }
+    Ok(())
+}
+
+fn check_range(name: &str, [low, high]: [f64; 2], most: f64) -> Result<(), String> {
+    if !(low > 0.0 && low <= high && high <= most) {
+        return Err(format!(
+            "{name} is from {low} to {high}; it has to rise, from more than 0 to at most {most}"
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn sample(dtype: Dtype) -> Option<Sample> {
+    match dtype {
+        Dtype::Uint8 => Some(Sample::U8),
+        Dtype::Uint16 => Some(Sample::U16),
+        Dtype::Float32 => Some(Sample::F32),
+        _ => None,
+    }
+}
+
+/// Anywhere, all places alike.
+fn place(size: Size, all: Size, draws: &mut Draws) -> Region {
+    let top = draws.below((all.height - size.height) as u64 + 1) as usize;
+    let left = draws.below((all.width - size.width) as u64 + 1) as usize;
+    Region { top, left, size }
+}
+
+/// A part of random area and shape. Source: docs/ORDER.md, section 11; Szegedy et al. 2014.
+fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -> Region {
+    let (height, width) = (all.height as f64, all.width as f64);
+    let (low, high) = (libm::log(ratio[0]), libm::log(ratio[1]));
+    for _ in 0..ATTEMPTS {
+        let area = height * width * (scale[0] + unit(draws) * (scale[1] - scale[0]));
+        let shape = libm::exp(low + unit(draws) * (high - low));
+        let size = Size {
+            height: (area / shape).sqrt().round_ties_even() as usize,
+            width: (area * shape).sqrt().round_ties_even() as usize,
+        };
+        let is_within =
+            (1..=all.height).contains(&size.height) && (1..=all.width).contains(&size.width);
+        if is_within {
+            return place(size, all, draws);
+        }
+    }
+    // The largest part in the middle whose shape is allowed.
+    let shape = width / height;
+    let size = if shape < ratio[0] {
+        Size { height: (width / ratio[0]).round_ties_even() as usize, width: all.width }
+    } else if shape > ratio[1] {
+        Size { height: all.height, width: (height * ratio[1]).round_ties_even() as usize }
+    } else {
+        all
+    };
+    let within = |side: usize, all: usize| side.clamp(1, all);
+    let size =
+        Size { height: within(size.height, all.height), width: within(size.width, all.width) };
+    Region { top: (all.height - size.height) / 2, left: (all.width - size.width) / 2, size }
+}
+
+/// In which directions an image is mirrored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Turned {
+    left_right: bool,
+    up_down: bool,
+}
+
+impl Turned {
+    fn turn(&mut self, axis: Axis) {
+        match axis {
+            Axis::Horizontal => self.left_right = !self.left_right,
+            Axis::Vertical => self.up_down = !self.up_down,
+        }
+    }
+
+    /// Where a part of the mirrored image lies in the image itself, of size `all`.
+    fn seen_from_behind(self, part: Region, all: Size) -> Region {
+        let Region { mut top, mut left, size } = part;
+        if self.up_down {
+            top = all.height - top - size.height;
+        }
+        if self.left_right {
+            left = all.width - left - size.width;
+        }
+        Region { top, left, size }
+    }
+
+    fn copy(self, view: View<'_>, out: &mut [u8]) {
+        let pixel = view.pixel_bytes;
+        let len = view.region.size.width * pixel;
+        if len == 0 || out.is_empty() {
+            return;
+        }
+        let write = |(out, row): (&mut [u8], &[u8])| match (self.left_right, pixel) {
+            (false, _) => out.copy_from_slice(row),
+            (true, 1) => out.iter_mut().zip(row.iter().rev()).for_each(|(to, from)| *to = *from),
+            (true, 3) => {
+                let pixels = out.as_chunks_mut::<3>().0.iter_mut();
+                pixels.zip(row.as_chunks::<3>().0.iter().rev()).for_each(|(to, from)| *to = *from);
+            }
+            (true, _) => {
+                let pixels = out.chunks_exact_mut(pixel).zip(row.chunks_exact(pixel).rev());
+                pixels.for_each(|(to, from)| to.copy_from_slice(from));
+            }
+        };
+        let rows = out.chunks_exact_mut(len);
+        match self.up_down {
+            false => rows.zip(view.rows()).for_each(write),
+            true => rows.zip(view.rows().rev()).for_each(write),
+        }
+    }
+}

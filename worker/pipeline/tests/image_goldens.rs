@@ -1,0 +1,152 @@
+//! Our image operators beside TensorFlow's, as `goldens/make_images.py` recorded them.
+//!
+//! Exact where both only move samples. Two JPEG decoders differ by a few of 255, and so do the weights of
+//! two resizers in their last bits: how far is what `Near` says.
+#![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
+
+mod common;
+mod sample;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::Path;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use shardfeed_pipeline::{Dtype, Operator};
+
+use sample::ours;
+
+#[derive(Deserialize)]
+struct Goldens {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    columns: BTreeMap<String, Vec<String>>,
+    operators: Vec<Operator>,
+    answer: Answer,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Ok { dtype: Dtype, shape: Vec<usize>, bytes: String },
+    Error(String),
+}
+
+fn inflated(text: &str) -> Vec<u8> {
+    let bytes = BASE64_STANDARD.decode(text).unwrap();
+    let mut inflated = vec![];
+    flate2::read::ZlibDecoder::new(bytes.as_slice()).read_to_end(&mut inflated).unwrap();
+    inflated
+}
+
+fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        Dtype::Uint8 => bytes.iter().map(|&byte| f64::from(byte)).collect(),
+        Dtype::Uint16 => {
+            bytes.as_chunks().0.iter().map(|two| f64::from(u16::from_le_bytes(*two))).collect()
+        }
+        Dtype::Float32 => {
+            bytes.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four))).collect()
+        }
+        other => panic!("no image has {other}"),
+    }
+}
+
+/// How far from TensorFlow's numbers ours may be.
+struct Near {
+    most: f64,
+    mean: f64,
+}
+
+fn near(name: &str, dtype: Dtype) -> Near {
+    let exact = Near { most: 0.0, mean: 0.0 };
+    // A gamma in the file is not applied; TensorFlow does where it makes grey of colours.
+    if name.starts_with("png gamma to 1") {
+        let scale = if dtype == Dtype::Uint8 { 1.0 } else { 257.0 };
+        return Near { most: 10.0 * scale, mean: 2.0 * scale };
+    }
+    if name.starts_with("accurate") {
+        return Near { most: 3.0, mean: 0.5 };
+    }
+    // TensorFlow's default is the faster, less accurate of its methods.
+    if name.starts_with("jpeg") || name.starts_with("hostile") {
+        return Near { most: 8.0, mean: 2.0 };
+    }
+    if !name.starts_with("resize") || name.contains("nearest") {
+        return exact;
+    }
+    // There TensorFlow looks its weights up in a table of 1024.
+    if name.contains("bicubic") && !name.contains("antialias") {
+        return match dtype {
+            Dtype::Uint8 => Near { most: 1.0, mean: 0.3 },
+            _ if name.contains("uint16") => Near { most: 7.0, mean: 1.0 },
+            _ => Near { most: 0.03, mean: 0.005 },
+        };
+    }
+    match dtype {
+        // One of rounding, as rows and columns are rounded one after the other.
+        Dtype::Uint8 | Dtype::Uint16 => Near { most: 1.0, mean: 0.3 },
+        _ if name.contains("uint16") => Near { most: 0.05, mean: 0.01 },
+        _ => Near { most: 2e-4, mean: 5e-5 },
+    }
+}
+
+#[test]
+fn image_operators_give_what_tensorflow_gives() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images.json");
+    let Goldens { cases } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.len() > 350);
+    let (mut kinds, mut wrong) = (BTreeSet::new(), vec![]);
+    for Case { name, columns, operators, answer } in cases {
+        kinds.insert(name.split(' ').next().unwrap().to_owned());
+        let strings = |(name, rows): (String, Vec<String>)| {
+            (name, rows.iter().map(|row| BASE64_STANDARD.decode(row).unwrap()).collect())
+        };
+        let columns = columns.into_iter().map(strings).collect();
+        match (ours(&columns, operators), answer) {
+            (
+                Ok((dtype, shape, bytes)),
+                Answer::Ok { dtype: wanted, shape: like, bytes: theirs },
+            ) => {
+                assert_eq!((dtype, shape), (wanted, like), "{name}");
+                let pairs =
+                    numbers(dtype, &bytes).into_iter().zip(numbers(dtype, &inflated(&theirs)));
+                // Without alpha in the file, TensorFlow makes grey and palettes of less than 8 bits almost
+                // transparent; ours are opaque.
+                let few_bits = ["grey 1", "grey 2", "grey 4", "palette 4"];
+                let is_few = few_bits.iter().any(|few| name.contains(&format!("png {few} to 4")));
+                let white = if dtype == Dtype::Uint8 { 255.0 } else { 65535.0 };
+                let pairs =
+                    pairs.enumerate().map(|(at, (ours, theirs))| match is_few && at % 4 == 3 {
+                        true => (ours, white),
+                        false => (ours, theirs),
+                    });
+                let apart: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+                let most = apart.iter().copied().fold(0.0, f64::max);
+                let mean = apart.iter().sum::<f64>() / apart.len() as f64;
+                let near = near(&name, dtype);
+                if most > near.most || mean > near.mean {
+                    wrong.push(format!("{name}: {most} apart, {mean} in the mean"));
+                }
+            }
+            (Err(error), Answer::Error(_)) => {
+                assert!(error.starts_with("column `"), "{name}: {error}");
+            }
+            (Err(error), Answer::Ok { .. }) => wrong.push(format!("{name}: {error}")),
+            (Ok(_), Answer::Error(theirs)) => {
+                wrong.push(format!("{name}: TensorFlow says {theirs}"))
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(
+        Vec::from_iter(kinds).join(" "),
+        "accurate crop flip hostile jpeg layout png resize"
+    );
+}

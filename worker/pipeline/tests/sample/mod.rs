@@ -1,0 +1,56 @@
+//! Operators on records of byte strings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::{Assembler, ColumnKind, Dtype, Operator, ParseSpec, RecordSpec, Schema};
+use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
+
+use crate::common::{key, rows};
+
+/// Examples with these strings.
+pub(crate) fn examples(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
+    let count = columns.values().next().unwrap().len();
+    let example = |number: usize| {
+        let strings: Vec<[&[u8]; 1]> =
+            columns.values().map(|strings| [strings[number].as_slice()]).collect();
+        let names = columns.keys().zip(&strings);
+        let features: Vec<_> =
+            names.map(|(name, string)| (name.as_str(), Field::Bytes(string))).collect();
+        let mut bytes = vec![];
+        encode_example(&features, &mut bytes);
+        bytes
+    };
+    (0..count).map(example).collect()
+}
+
+pub(crate) fn spec<'a>(
+    names: impl Iterator<Item = &'a String>,
+    operators: Vec<Operator>,
+) -> RecordSpec {
+    let feature = || Feature::FixedLen { shape: vec![], dtype: DType::Bytes, default: None };
+    let features = names.map(|name| FeatureSpec { name: name.clone(), feature: feature() });
+    let outputs = operators.last().map(|last| vec![last.output.clone()]);
+    RecordSpec { parse: Some(ParseSpec::Example(features.collect())), operators, outputs }
+}
+
+/// Type, shape and bytes of what the last operator makes.
+pub(crate) fn ours(
+    columns: &BTreeMap<String, Vec<Vec<u8>>>,
+    operators: Vec<Operator>,
+) -> Result<(Dtype, Vec<usize>, Vec<u8>), String> {
+    let spec = spec(columns.keys(), operators);
+    // As another process gets to know it.
+    let spec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+    let schema = Schema::new(spec).map_err(|error| error.to_string())?;
+    let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));
+    let mut batch = assembler
+        .assemble(&rows(examples(columns)), &key())
+        .map_err(|error| error.fault.to_string())?;
+    let column = batch.columns[0].clone();
+    let ColumnKind::Dense { dtype, shape } = column.kind else {
+        panic!("operators make columns of a fixed shape")
+    };
+    Ok((dtype, [&[batch.rows][..], &shape].concat(), batch.slot.read(&column.values)))
+}
