@@ -537,3 +537,118 @@ impl Turned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize;
+    use shardfeed_plan::{ContentDigest, Digest, Sample as Identity};
+
+    use super::*;
+    use crate::draw::DrawKey;
+
+    #[derive(Deserialize)]
+    struct Drawn {
+        kind: String,
+        seed: u64,
+        epoch: u64,
+        shard: u32,
+        ordinal: u64,
+        occurrence: u32,
+        position: usize,
+        #[serde(default)]
+        height: usize,
+        #[serde(default)]
+        width: usize,
+        #[serde(default)]
+        size: [usize; 2],
+        #[serde(default)]
+        scale: [f64; 2],
+        #[serde(default)]
+        ratio: [f64; 2],
+        #[serde(default)]
+        probability: f64,
+        answer: serde_json::Value,
+    }
+
+    /// What a second implementation, written from docs/ORDER.md alone, draws.
+    #[test]
+    fn draws_what_its_specification_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/draws.json");
+        let cases: Vec<Drawn> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        assert!(cases.len() >= 20);
+        let bytes: Vec<String> = (0..32_u8).map(|byte| format!("{byte:02x}")).collect();
+        let content: ContentDigest = bytes.concat().parse::<Digest>().unwrap();
+        for case in cases {
+            let Drawn { seed, epoch, shard, ordinal, occurrence, position, .. } = case;
+            let key = DrawKey { content, seed, epoch };
+            let mut draws = key.draws(Identity { shard, ordinal }, occurrence, position);
+            let all = Size { height: case.height, width: case.width };
+            let region = match case.kind.as_str() {
+                "flip" => {
+                    let turned = unit(&mut draws) < case.probability;
+                    assert_eq!(case.answer, turned, "flip {seed} {epoch} {ordinal}");
+                    continue;
+                }
+                "random_crop" => {
+                    let [height, width] = case.size;
+                    place(Size { height, width }, all, &mut draws)
+                }
+                _ => random_part(all, case.scale, case.ratio, &mut draws),
+            };
+            let Region { top, left, size: Size { height, width } } = region;
+            assert_eq!(case.answer, serde_json::json!([top, left, height, width]), "{all:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_parts_lie_in_their_images(
+            (height, width) in (1_usize..2_000, 1_usize..2_000),
+            low in 0.001_f64..1.0,
+            ratio in 0.01_f64..100.0,
+            key: u64,
+        ) {
+            let all = Size { height, width };
+            let (scale, ratio) = ([low, 1.0], [ratio, ratio * 1.5]);
+            let part = random_part(all, scale, ratio, &mut Draws::new(key, 0));
+            prop_assert!(lies_in(part.size, (part.top, part.left), all));
+            prop_assert!(part.size.pixels() > 0);
+        }
+
+        /// Parts of mirrored parts are the pixels that they would be one after the other.
+        #[test]
+        fn parts_and_mirrors_go_in_any_order(turns in prop::collection::vec((0..3_u8, 0..3_usize), 0..8)) {
+            let size = Size { height: 20, width: 20 };
+            let bytes: Vec<u8> = (0..400_usize).flat_map(|at| [(at / 20) as u8, (at % 20) as u8]).collect();
+            let whole = View { bytes: &bytes, size, pixel_bytes: 2, region: Region::all(size) };
+            let (mut region, mut turned) = (Region::all(size), Turned::default());
+            let (mut step, mut at) = (bytes.clone(), size);
+            for (kind, from) in turns {
+                let view = View { bytes: &step, size: at, pixel_bytes: 2, region: Region::all(at) };
+                let (mut next, mut by) = (view, Turned::default());
+                match kind {
+                    0 => by.turn(Axis::Horizontal),
+                    1 => by.turn(Axis::Vertical),
+                    _ => {
+                        let left = from.min(2);
+                        let size = Size { height: at.height - 2, width: at.width - 2 };
+                        next.region = Region { top: from, left, size };
+                        region = region.within(turned.seen_from_behind(next.region, at));
+                        at = size;
+                    }
+                }
+                turned = Turned {
+                    left_right: turned.left_right != by.left_right,
+                    up_down: turned.up_down != by.up_down,
+                };
+                let mut out = vec![0; at.pixels() * 2];
+                by.copy(next, &mut out);
+                step = out;
+            }
+            let mut out = vec![0; at.pixels() * 2];
+            turned.copy(View { region, ..whole }, &mut out);
+            prop_assert_eq!(out, step);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Random operators: what a sample becomes depends on the sample, never on the batch that it is in.
+#![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::{Assembler, DrawKey, RecordSpec, Row, Schema};
+
+use common::{key, rows};
+
+const SIDE: usize = 24;
+const IMAGES: usize = 60;
+
+/// Images in which every pixel says where it is.
+fn images() -> Vec<Row> {
+    let pixels = |_| (0..SIDE * SIDE).flat_map(|at| [(at / SIDE) as u8, (at % SIDE) as u8, 7]).collect();
+    rows((0..IMAGES).map(pixels))
+}
+
+fn decoded() -> Value {
+    let fields = json!({"input": "record", "dtype": "uint8", "shape": [SIDE, SIDE, 3], "little_endian": true});
+    json!({"output": "image", "operation": {"decode_raw": fields}})
+}
+
+fn assembler(operators: &[Value]) -> Assembler {
+    let mut all = vec![decoded()];
+    all.extend(operators.iter().map(|operation| json!({"output": "image", "operation": operation})));
+    let spec: RecordSpec =
+        serde_json::from_value(json!({"operators": all, "outputs": ["image"]})).unwrap();
+    Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1))
+}
+
+/// What each sample became, in batches of `size`.
+fn made(assembler: &Assembler, rows: &[Row], size: usize, key: &DrawKey) -> BTreeMap<u64, Vec<u8>> {
+    let mut made = BTreeMap::new();
+    for rows in rows.chunks(size) {
+        let mut batch = assembler.assemble(rows, key).unwrap();
+        let bytes = batch.slot.read(&batch.columns[0].values.clone());
+        let each = bytes.chunks(bytes.len() / rows.len());
+        made.extend(rows.iter().map(|row| row.record.sample.ordinal).zip(each.map(<[u8]>::to_vec)));
+    }
+    made
+}
+
+fn random() -> Vec<Value> {
+    vec![
+        json!({"random_resized_crop": {"input": "image", "scale": [0.2, 0.9], "ratio": [0.75, 1.33]}}),
+        json!({"flip": {"input": "image", "axis": "horizontal", "probability": 0.5}}),
+        json!({"resize": {"input": "image", "size": [12, 12], "method": "bilinear", "antialias": true}}),
+        json!({"random_crop": {"input": "image", "size": [9, 9]}}),
+        json!({"flip": {"input": "image", "axis": "vertical", "probability": 0.5}}),
+    ]
+}
+
+#[test]
+fn a_sample_becomes_the_same_in_any_batch() {
+    let (assembler, mut rows, key) = (assembler(&random()), images(), key());
+    let all = made(&assembler, &rows, IMAGES, &key);
+    assert!(all.values().collect::<std::collections::BTreeSet<_>>().len() > IMAGES * 9 / 10);
+    rows.reverse();
+    assert_eq!(made(&assembler, &rows, 7, &key), all);
+    assert_eq!(made(&assembler, &rows[20..30], 1, &key).len(), 10);
+    assert!(made(&assembler, &rows[20..30], 1, &key).iter().all(|(at, bytes)| all[at] == *bytes));
+    // And another thing in another epoch, under another seed, of another dataset, or where it pads.
+    let differs = |other: &BTreeMap<u64, Vec<u8>>| {
+        let changed = all.iter().filter(|(at, bytes)| other[at] != **bytes).count();
+        assert!(changed > IMAGES * 9 / 10, "{changed}");
+    };
+    differs(&made(&assembler, &rows, 7, &DrawKey { epoch: 1, ..key }));
+    differs(&made(&assembler, &rows, 7, &DrawKey { seed: 8, ..key }));
+    let content = shardfeed_plan::ContentDigest::of_parts([b"others".as_slice()]);
+    differs(&made(&assembler, &rows, 7, &DrawKey { content, ..key }));
+    rows.iter_mut().for_each(|row| row.occurrence = 1);
+    differs(&made(&assembler, &rows, 7, &key));
+}
+
+#[test]
+fn two_of_the_same_operator_draw_apart() {
+    let crop = json!({"random_crop": {"input": "image", "size": [20, 20]}});
+    let flip = json!({"flip": {"input": "image", "axis": "horizontal", "probability": 0.5}});
+    // If both drew the same, an image would be turned twice or not at all.
+    let twice = made(&assembler(&[flip.clone(), flip]), &images(), 9, &key());
+    let turned = twice.values().filter(|bytes| bytes[1] != 0).count();
+    assert!((IMAGES / 4..IMAGES * 3 / 4).contains(&turned), "{turned}");
+    let second = json!({"random_crop": {"input": "image", "size": [16, 16]}});
+    let corners = made(&assembler(&[crop, second]), &images(), 9, &key());
+    // The first crop's place among 5, and the second's: their sum has more than 5 values.
+    let tops: std::collections::BTreeSet<_> = corners.values().map(|bytes| bytes[0]).collect();
+    assert!(tops.len() > 5, "{tops:?}");
+}
+
+/// Top left pixels of crops, and how often each place is drawn.
+#[test]
+fn crops_are_from_everywhere_and_within() {
+    let crop = json!({"random_crop": {"input": "image", "size": [SIDE - 1, SIDE - 2]}});
+    let assembler = assembler(&[crop]);
+    let mut seen = BTreeMap::new();
+    for epoch in 0..40 {
+        for bytes in made(&assembler, &images(), IMAGES, &DrawKey { epoch, ..key() }).values() {
+            *seen.entry((bytes[0], bytes[1])).or_insert(0) += 1;
+            // Rows of the crop follow each other.
+            assert_eq!(bytes[3 * (SIDE - 2)], bytes[0] + 1);
+        }
+    }
+    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+    assert!(seen.values().all(|count| (300..500).contains(count)), "{seen:?}");
+}
+
+/// How often a flip with a probability turns.
+#[test]
+fn flips_are_as_likely_as_they_say() {
+    for (probability, range) in [(0.0, 0..1), (0.25, 450..750), (1.0, 2400..2401)] {
+        let flip = json!({"flip": {"input": "image", "axis": "horizontal", "probability": probability}});
+        let assembler = assembler(&[flip]);
+        let turned = |epoch| {
+            let made = made(&assembler, &images(), IMAGES, &DrawKey { epoch, ..key() });
+            made.values().filter(|bytes| bytes[1] != 0).count()
+        };
+        let turned: usize = (0..40).map(turned).sum();
+        assert!(range.contains(&turned), "{probability}: {turned}");
+    }
+}
+
+#[test]
+fn images_of_many_sizes_are_in_no_batch() {
+    let new = |operators: Value, outputs: Value| {
+        let spec = json!({"operators": operators, "outputs": outputs});
+        let spec: RecordSpec = serde_json::from_value(spec).unwrap();
+        Schema::new(spec).map(|schema| schema.columns()[0].1.clone()).map_err(|error| error.to_string())
+    };
+    let decode = json!({"output": "image", "operation":
+        {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8", "decoder": "zune"}}});
+    let resize = json!({"output": "small", "operation":
+        {"resize": {"input": "image", "size": [4, 5], "method": "bilinear", "antialias": true}}});
+    let error = new(json!([decode]), Value::Null).unwrap_err();
+    assert_eq!(
+        error,
+        "operator 0 (output `image`): its images differ in size from row to row, and nothing makes them one \
+         size; resize or crop them"
+    );
+    let error = new(json!([decode, resize]), json!(["image"])).unwrap_err();
+    assert!(error.contains("whose images differ in size from row to row"), "{error}");
+    let cast = json!({"output": "y", "operation": {"cast": {"input": "image", "dtype": "int32"}}});
+    let error = new(json!([decode, cast]), Value::Null).unwrap_err();
+    assert!(error.contains("the images of `image` differ in size from row to row"), "{error}");
+    let kind = new(json!([decode, resize]), json!(["small"])).unwrap();
+    assert_eq!(format!("{kind:?}"), "Dense { dtype: Uint8, shape: [4, 5, 3] }");
+}
+
+#[test]
+fn what_images_cannot_be_is_told_before_anything_is_read() {
+    let new = |operation: Value| {
+        let operators = json!([decoded(), {"output": "y", "operation": operation}]);
+        let spec: RecordSpec = serde_json::from_value(json!({"operators": operators})).unwrap();
+        Schema::new(spec).unwrap_err().to_string()
+    };
+    for (operation, said) in [
+        (json!({"crop": {"input": "image", "size": [25, 3]}}), "does not lie in images of 24x24"),
+        (json!({"crop": {"input": "image", "size": [3, 3], "offset": [22, 0]}}), "does not lie in images"),
+        (json!({"crop": {"input": "image", "size": [0, 3]}}), "both are 1 or more"),
+        (json!({"random_crop": {"input": "image", "size": [25, 3]}}), "does not lie in images of 24x24"),
+        (
+            json!({"random_resized_crop": {"input": "image", "scale": [0.5, 1.5], "ratio": [1, 1]}}),
+            "scale is from 0.5 to 1.5",
+        ),
+        (
+            json!({"random_resized_crop": {"input": "image", "scale": [0.5, 1], "ratio": [2, 1]}}),
+            "ratio is from 2 to 1",
+        ),
+        (
+            json!({"flip": {"input": "image", "axis": "vertical", "probability": 1.1}}),
+            "probability is 1.1; it is from 0 to 1",
+        ),
+        (
+            json!({"resize": {"input": "image", "size": [1 << 20, 1 << 20], "method": "nearest", "antialias": false}}),
+            "together at most 67108864 pixels",
+        ),
+        (
+            json!({"resize": {"input": "image", "size": [1, 1], "method": "nearest", "antialias": false, "dtype": "int8"}}),
+            "dtype is uint8 or float32, not int8",
+        ),
+        (
+            json!({"decode_image": {"input": "image", "channels": 3, "dtype": "uint8", "decoder": "zune"}}),
+            "it takes one byte string a row, not uint8",
+        ),
+        (
+            json!({"decode_image": {"input": "record", "channels": 2, "dtype": "uint8", "decoder": "zune"}}),
+            "channels is 1, 3 or 4, not 2",
+        ),
+        (
+            json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32", "decoder": "zune"}}),
+            "dtype is uint8 or uint16, not float32",
+        ),
+        (json!({"crop": {"input": "record", "size": [3, 3]}}), "it takes images, [height, width, channels]"),
+        (
+            json!({"reshape": {"input": "image", "shape": ["image", 24, 3]}}),
+            "column `image` is uint8 of shape [24, 24, 3]; a size is one int64 a row",
+        ),
+        (json!({"reshape": {"input": "image", "shape": ["image", -1, 3]}}), "are not both in a shape"),
+    ] {
+        let error = new(operation);
+        assert!(error.contains(said), "{error}");
+    }
+}
