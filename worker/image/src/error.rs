@@ -8,8 +8,8 @@ use crate::region::Size;
 pub enum ImageError {
     /// It is of no format that is known.
     #[error(
-        "neither JPEG nor PNG: {len} bytes that begin with {begin:02x?}; other formats have to be converted \
-         when the dataset is written"
+        "neither JPEG nor PNG: {len} bytes that begin with \"{}\"; other formats have to be converted when \
+         the dataset is written", .begin.escape_ascii()
     )]
     Format {
         /// Its first bytes.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
+mod dice;
 mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use shardfeed_pipeline::{Dtype, Operator};
 
+use dice::{Dice, disturb, rounds};
 use sample::ours;
 
 #[derive(Deserialize)]
@@ -97,10 +99,15 @@ fn near(name: &str, dtype: Dtype) -> Near {
     }
 }
 
-#[test]
-fn image_operators_give_what_tensorflow_gives() {
+fn goldens() -> Vec<Case> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images.json");
     let Goldens { cases } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    cases
+}
+
+#[test]
+fn image_operators_give_what_tensorflow_gives() {
+    let cases = goldens();
     assert!(cases.len() > 350);
     let (mut kinds, mut wrong) = (BTreeSet::new(), vec![]);
     for Case { name, columns, operators, answer } in cases {
@@ -149,4 +156,32 @@ fn image_operators_give_what_tensorflow_gives() {
         Vec::from_iter(kinds).join(" "),
         "accurate crop flip hostile jpeg layout png resize"
     );
+}
+
+/// `SHARDFEED_FUZZ_ROUNDS` of every image, else a few: whatever bytes there are, they are an image or an
+/// error, and nothing larger than its header may say is allocated.
+#[test]
+fn disturbed_images_are_images_or_errors() {
+    let of_decoding =
+        |case: &Case| serde_json::to_string(&case.operators).unwrap().contains("decode_image");
+    let cases: Vec<Case> = goldens().into_iter().filter(of_decoding).collect();
+    let whole: Vec<Vec<u8>> =
+        cases.iter().map(|case| BASE64_STANDARD.decode(&case.columns["x"][0]).unwrap()).collect();
+    let (mut good, mut bad) = (0, 0);
+    for (number, case) in cases.iter().enumerate() {
+        for round in 0..rounds(4) {
+            let mut dice = Dice((number as u64) << 32 | round);
+            let mut image = whole[number].clone();
+            disturb(&mut image, &whole, &mut dice);
+            let columns = BTreeMap::from([("x".to_owned(), vec![image])]);
+            match ours(&columns, case.operators.clone()) {
+                Ok(_) => good += 1,
+                Err(error) => {
+                    assert!(error.starts_with("column `"), "{error}");
+                    bad += 1;
+                }
+            }
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} images, {bad} errors");
 }

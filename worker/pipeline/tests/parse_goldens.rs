@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
+mod dice;
 mod hex;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use shardfeed_pipeline::{Assembler, Batch, ColumnData, ColumnKind, Dtype, ParseS
 use shardfeed_tfrecord::example::{Feature, FeatureSpec};
 
 use common::{key, rows};
+use dice::{Dice, disturb, rounds};
 use hex::unhex;
 
 #[derive(Deserialize)]
@@ -226,50 +228,13 @@ fn batches_are_tensorflows() {
     assert_eq!(differences, 58);
 }
 
-/// Counts up from a seed: the same changes on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) as usize % below.max(1)
-    }
-}
-
-/// Changes, cuts, doubles or splices some bytes.
-fn disturb(record: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice) {
-    for _ in 0..=dice.roll(3) {
-        let at = dice.roll(record.len() + 1);
-        match dice.roll(6) {
-            0 if at < record.len() => record[at] = dice.roll(256) as u8,
-            1 if at < record.len() => record[at] ^= 1 << dice.roll(8),
-            2 => record.truncate(at),
-            3 => record.insert(at, [0, 0x0a, 0x12, 0x7f, 0x80, 0xff][dice.roll(6)]),
-            4 => {
-                let end = (at + dice.roll(16)).min(record.len());
-                let piece = record[at..end].to_vec();
-                record.splice(at..at, piece);
-            }
-            _ => {
-                let other = &others[dice.roll(others.len())];
-                let end = dice.roll(other.len() + 1);
-                record.splice(at.., other[..end].iter().copied());
-            }
-        }
-    }
-}
-
 /// `SHARDFEED_FUZZ_ROUNDS` of every case, else a few: whatever bytes a record has, it gives a batch whose
 /// buffers agree with each other, or an error.
 #[test]
 fn disturbed_records_are_batches_or_errors() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/parse.json");
     let Goldens { mut cases } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let rounds = std::env::var("SHARDFEED_FUZZ_ROUNDS").ok();
-    let rounds = rounds.map_or(10, |rounds| rounds.parse().unwrap());
+    let rounds = rounds(10);
     let records: Vec<Vec<u8>> =
         cases.iter().flat_map(|case| &case.records).map(|record| unhex(record)).collect();
     let (mut good, mut bad) = (0, 0);

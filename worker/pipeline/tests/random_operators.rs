@@ -17,7 +17,8 @@ const IMAGES: usize = 60;
 
 /// Images in which every pixel says where it is.
 fn images() -> Vec<Row> {
-    let pixels = |_| (0..SIDE * SIDE).flat_map(|at| [(at / SIDE) as u8, (at % SIDE) as u8, 7]).collect();
+    let pixels =
+        |_| (0..SIDE * SIDE).flat_map(|at| [(at / SIDE) as u8, (at % SIDE) as u8, 7]).collect();
     rows((0..IMAGES).map(pixels))
 }
 
@@ -28,7 +29,9 @@ fn decoded() -> Value {
 
 fn assembler(operators: &[Value]) -> Assembler {
     let mut all = vec![decoded()];
-    all.extend(operators.iter().map(|operation| json!({"output": "image", "operation": operation})));
+    all.extend(
+        operators.iter().map(|operation| json!({"output": "image", "operation": operation})),
+    );
     let spec: RecordSpec =
         serde_json::from_value(json!({"operators": all, "outputs": ["image"]})).unwrap();
     Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1))
@@ -106,7 +109,10 @@ fn crops_are_from_everywhere_and_within() {
             assert_eq!(bytes[3 * (SIDE - 2)], bytes[0] + 1);
         }
     }
-    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+    assert_eq!(
+        seen.keys().copied().collect::<Vec<_>>(),
+        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    );
     assert!(seen.values().all(|count| (300..500).contains(count)), "{seen:?}");
 }
 
@@ -114,7 +120,8 @@ fn crops_are_from_everywhere_and_within() {
 #[test]
 fn flips_are_as_likely_as_they_say() {
     for (probability, range) in [(0.0, 0..1), (0.25, 450..750), (1.0, 2400..2401)] {
-        let flip = json!({"flip": {"input": "image", "axis": "horizontal", "probability": probability}});
+        let flip =
+            json!({"flip": {"input": "image", "axis": "horizontal", "probability": probability}});
         let assembler = assembler(&[flip]);
         let turned = |epoch| {
             let made = made(&assembler, &images(), IMAGES, &DrawKey { epoch, ..key() });
@@ -130,7 +137,9 @@ fn images_of_many_sizes_are_in_no_batch() {
     let new = |operators: Value, outputs: Value| {
         let spec = json!({"operators": operators, "outputs": outputs});
         let spec: RecordSpec = serde_json::from_value(spec).unwrap();
-        Schema::new(spec).map(|schema| schema.columns()[0].1.clone()).map_err(|error| error.to_string())
+        Schema::new(spec)
+            .map(|schema| schema.columns()[0].1.clone())
+            .map_err(|error| error.to_string())
     };
     let decode = json!({"output": "image", "operation":
         {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8", "decoder": "zune"}}});
@@ -160,9 +169,15 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
     };
     for (operation, said) in [
         (json!({"crop": {"input": "image", "size": [25, 3]}}), "does not lie in images of 24x24"),
-        (json!({"crop": {"input": "image", "size": [3, 3], "offset": [22, 0]}}), "does not lie in images"),
+        (
+            json!({"crop": {"input": "image", "size": [3, 3], "offset": [22, 0]}}),
+            "does not lie in images",
+        ),
         (json!({"crop": {"input": "image", "size": [0, 3]}}), "both are 1 or more"),
-        (json!({"random_crop": {"input": "image", "size": [25, 3]}}), "does not lie in images of 24x24"),
+        (
+            json!({"random_crop": {"input": "image", "size": [25, 3]}}),
+            "does not lie in images of 24x24",
+        ),
         (
             json!({"random_resized_crop": {"input": "image", "scale": [0.5, 1.5], "ratio": [1, 1]}}),
             "scale is from 0.5 to 1.5",
@@ -195,12 +210,18 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
             json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32", "decoder": "zune"}}),
             "dtype is uint8 or uint16, not float32",
         ),
-        (json!({"crop": {"input": "record", "size": [3, 3]}}), "it takes images, [height, width, channels]"),
+        (
+            json!({"crop": {"input": "record", "size": [3, 3]}}),
+            "it takes images, [height, width, channels]",
+        ),
         (
             json!({"reshape": {"input": "image", "shape": ["image", 24, 3]}}),
             "column `image` is uint8 of shape [24, 24, 3]; a size is one int64 a row",
         ),
-        (json!({"reshape": {"input": "image", "shape": ["image", -1, 3]}}), "are not both in a shape"),
+        (
+            json!({"reshape": {"input": "image", "shape": ["image", -1, 3]}}),
+            "are not both in a shape",
+        ),
     ] {
         let error = new(operation);
         assert!(error.contains(said), "{error}");
