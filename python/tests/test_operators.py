@@ -12,8 +12,10 @@ import pytest
 import shardfeed as sf
 from shardfeed import operators as op
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/chess"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path[:0] = [str(EXAMPLES / "chess"), str(EXAMPLES / "tokens")]
 import boards  # noqa: E402
+import sequences  # noqa: E402
 
 
 def expected(row: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
@@ -60,6 +62,25 @@ def test_a_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
             batch_size=100,
             resume=first.state_dict(),
         )
+
+
+def test_sequences_are_filled_up(tmp_path: Path) -> None:
+    files = sequences.write(tmp_path, 300, files=3)
+    ordered = [number for file in range(3) for number in range(file, 300, 3)]
+    rows = [row for batch in sequences.loader(files, length=400, shuffle=False, batch_size=50)
+            for row in zip(batch["inputs"].copy(), batch["targets"].copy(), strict=True)]
+    assert len(rows) == 300
+    for number, (inputs, targets) in zip(ordered, rows, strict=True):
+        whole = np.zeros(401, np.int64)
+        tokens = sequences.sequence(number)[:401]
+        whole[: len(tokens)] = tokens
+        assert inputs.dtype == np.int32 and np.array_equal(inputs, whole[:-1])
+        assert np.array_equal(targets, whole[1:])
+    too_long = [op.padded_batch("tokens", 400)]
+    with pytest.raises(sf.FeatureError, match="numbers, more than the 400 of padded_batch"):
+        list(sequences.loader(files, operators=too_long, outputs=None))
+    with pytest.raises(sf.ConfigError, match="columns of any number of values"):
+        sequences.loader(files, operators=[*too_long, op.padded_batch("tokens", 4)], outputs=None)
 
 
 @pytest.fixture

@@ -166,6 +166,24 @@ def one_hot(
     return _one("one_hot", input, output, {**fields, "dtype": _dtype(dtype)})
 
 
+def padded_batch(
+    input: str,
+    length: int,
+    *,
+    value: float = 0,
+    truncate: bool = False,
+    output: str | None = None,
+) -> Operator:
+    """The numbers of a `VarLenFeature`, each row filled up with `value` to `length`, as
+    `tf.data`'s `padded_batch(..., [length], value)`.
+
+    A longer row is an error, or with `truncate` is cut off. Rows that are padded to the longest of their batch
+    need no operator: that is what `FixedLenSequenceFeature` gives, and `batch.lengths()` with it.
+    """
+    fields = {"length": _size("length", length), "value": _float("value", value), "truncate": bool(truncate)}
+    return _one("padded_batch", input, output, fields)
+
+
 def decode_image(
     input: str,
     channels: int = 3,

@@ -209,6 +209,17 @@ pub enum Operation {
         /// Type of the output.
         dtype: Dtype,
     },
+    /// Rows of any number of values, filled up to one length, as `tf.data`'s `padded_batch`.
+    PaddedBatch {
+        /// Column of one number after the other, as many as each row has.
+        input: String,
+        /// Numbers of each row of the output.
+        length: usize,
+        /// What fills up.
+        value: f64,
+        /// Whether rows that are longer are cut off; else they are errors.
+        truncate: bool,
+    },
     /// Decodes JPEG and PNG, as `tf.io.decode_image`. An orientation in the metadata changes nothing.
     DecodeImage {
         /// Column of one string a row.
@@ -329,6 +340,11 @@ impl Form {
 }
 
 impl Operation {
+    /// Whether it takes rows of any number of values.
+    pub(crate) fn takes_rows(&self) -> bool {
+        matches!(self, Self::PaddedBatch { .. })
+    }
+
     /// Whether it takes images, of one size or of many.
     pub(crate) fn takes_images(&self) -> bool {
         matches!(
@@ -402,6 +418,7 @@ impl Operation {
             | Self::Transpose { input, .. }
             | Self::Slice { input, .. }
             | Self::Select { input, .. }
+            | Self::PaddedBatch { input, .. }
             | Self::DecodeImage { input, .. }
             | Self::Crop { input, .. }
             | Self::RandomCrop { input, .. }
@@ -434,6 +451,7 @@ impl Operation {
             | Self::RandomResizedCrop { .. }
             | Self::Resize { .. }
             | Self::Flip { .. } => unreachable!("images are worked on in chains"),
+            Self::PaddedBatch { length, .. } => Form::numbers(inputs[0].dtype, vec![*length]),
             Self::Layout { to, .. } => transposed(&inputs[0], layout_perm(*to, &inputs[0])?),
             Self::Cast { dtype, .. } => Form::numbers(*dtype, inputs[0].shape.clone()),
             Self::Reshape { shape, .. } => {

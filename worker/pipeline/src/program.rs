@@ -1,6 +1,6 @@
 //! The operators of a job, in the order in which they are carried out for the rows of a part of a batch.
 
-use shardfeed_tfrecord::example::Feature;
+use shardfeed_tfrecord::example::{Feature, Parts};
 
 use crate::column::{ColumnKind, Origin, Plan};
 use crate::draw::DrawKey;
@@ -17,6 +17,8 @@ use crate::rows::Cells;
 pub(crate) enum Source {
     /// A parsed feature.
     Feature(usize),
+    /// A parsed feature of any number of values.
+    Rows(usize),
     /// An earlier operator.
     Step(usize),
 }
@@ -58,6 +60,8 @@ enum Known {
 pub(crate) struct Program {
     /// Features that are taken, as parsing knows them.
     features: Vec<Plan>,
+    /// Those of any number of values.
+    rows: Vec<Plan>,
     steps: Vec<Step>,
     memory: Memory,
 }
@@ -131,6 +135,11 @@ impl Program {
                 return Err(format!("there is no column `{input}`; there are `{names}`"));
             };
             match of {
+                Known::Column(plan) if operation.takes_rows() => {
+                    let (source, form) = self.rows(&plan.clone())?;
+                    inputs.push(source);
+                    forms.push(form);
+                }
                 Known::Column(plan) => {
                     let (source, form) = self.source(&plan.clone())?;
                     inputs.push(source);
@@ -228,6 +237,24 @@ impl Program {
         Ok((Source::Feature(place), form))
     }
 
+    /// Where a column of any number of values comes from.
+    fn rows(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
+        let is_plain = matches!(plan.origin, Origin::Feature(Parts::One { .. }));
+        let ColumnKind::Ragged { dtype, levels: 1, shape } = &plan.kind else {
+            return Err("it takes columns of any number of values: a VarLenFeature".to_owned());
+        };
+        if !is_plain || !shape.is_empty() || *dtype == Dtype::Bytes {
+            return Err("it takes a VarLenFeature of int64 or float32".to_owned());
+        }
+        let form = Form { dtype: *dtype, shape: vec![] };
+        let known = self.rows.iter().position(|known| known.origin == plan.origin);
+        let place = known.unwrap_or_else(|| {
+            self.rows.push(plan.clone());
+            self.rows.len() - 1
+        });
+        Ok((Source::Rows(place), form))
+    }
+
     /// Carries out all operators for the rows of `cells`.
     /// - `output`: the share of a step's column in the batch, if it has one; taken once for each step.
     pub(crate) fn run<'o>(
@@ -260,6 +287,18 @@ impl Program {
             numbers.push(column);
             strings.push(texts);
         }
+        let mut ragged: Vec<(Column, Vec<usize>)> = Vec::with_capacity(self.rows.len());
+        for plan in &self.rows {
+            let lengths = cells.lengths(plan);
+            let form = Form { dtype: plan.kind.dtype(), shape: vec![lengths.iter().sum()] };
+            let mut column = Column::new(&form, 1, &self.memory).map_err(|fault| Fault {
+                row: 0,
+                output: "operators".to_owned(),
+                fault,
+            })?;
+            cells.numbers(plan, column.bytes_mut());
+            ragged.push((column, lengths));
+        }
         let mut made: Vec<Column> = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
             let inputs: Vec<Input<'_>> = step
@@ -272,6 +311,7 @@ impl Program {
                     Source::Feature(at) => {
                         Input::Numbers(numbers[*at].bytes(), self.features[*at].kind.row_bytes())
                     }
+                    Source::Rows(at) => Input::Rows(ragged[*at].0.bytes(), &ragged[*at].1),
                     Source::Step(at) => {
                         Input::Numbers(made[*at].bytes(), self.steps[*at].form.row_bytes())
                     }
@@ -312,6 +352,7 @@ impl Program {
             }
         }
         numbers.iter_mut().for_each(|column| self.memory.keep(column));
+        ragged.iter_mut().for_each(|(column, _)| self.memory.keep(column));
         Ok(())
     }
 }

@@ -96,7 +96,21 @@ impl<'a> Cells<'a> {
         strings
     }
 
-    /// Writes the numbers of a column of a fixed shape.
+    /// How many values each row has in a column.
+    pub(crate) fn lengths(&self, plan: &Plan) -> Vec<usize> {
+        let length = |row: usize| {
+            let mut length = 0;
+            self.for_each(plan, row, |values| {
+                if let Values::List(list) = values {
+                    length += list.count();
+                }
+            });
+            length
+        };
+        (0..self.rows.len()).map(length).collect()
+    }
+
+    /// Writes the numbers of a column of a fixed shape, or of any, row after row.
     pub(crate) fn numbers(&self, plan: &Plan, out: &mut [u8]) {
         let extent = Extent::new(&plan.kind);
         let mut column = Column {

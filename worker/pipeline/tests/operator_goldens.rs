@@ -8,17 +8,33 @@ mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardfeed_pipeline::{Dtype, Operator, RecordSpec, Schema};
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::{Assembler, Dtype, Operator, ParseSpec, RecordSpec, Schema};
+use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
+use common::{key, rows};
 use hex::unhex;
 use sample::{ours, spec};
 
 #[derive(Deserialize)]
 struct Goldens {
     cases: Vec<Case>,
+    padded: Vec<Padded>,
+}
+
+/// Rows of any length, filled up.
+#[derive(Deserialize)]
+struct Padded {
+    dtype: Dtype,
+    rows: Vec<Vec<i64>>,
+    length: usize,
+    value: f64,
+    fits: bool,
+    bytes: String,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +72,7 @@ fn is_near(a: f64, b: f64) -> bool {
 #[test]
 fn operators_give_what_tensorflow_gives() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/operators.json");
-    let Goldens { cases } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let Goldens { cases, .. } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(cases.len() > 300);
     let mut kinds = BTreeSet::new();
     for Case { name, columns, operators, answer } in cases {
@@ -89,6 +105,57 @@ fn operators_give_what_tensorflow_gives() {
     }
     let all = "cast compute decode_raw normalize one_hot reshape scale select slice transpose unpack_bits";
     assert_eq!(kinds.into_iter().collect::<Vec<_>>().join(" "), all);
+}
+
+/// Examples with these numbers, filled up by the operator.
+fn filled(case: &Padded, truncate: bool) -> Result<Vec<u8>, String> {
+    let dtype = if case.dtype == Dtype::Int64 { DType::Int64 } else { DType::Float32 };
+    let records = case.rows.iter().map(|row| {
+        let floats: Vec<f32> = row.iter().map(|&number| number as f32).collect();
+        let field = match dtype {
+            DType::Int64 => Field::Int64(row),
+            _ => Field::Float32(&floats),
+        };
+        let mut bytes = vec![];
+        encode_example(&[("v", field)], &mut bytes);
+        bytes
+    });
+    let (length, value) = (case.length, case.value);
+    let fields = json!({"input": "v", "length": length, "value": value, "truncate": truncate});
+    let operators = json!([{"output": "y", "operation": {"padded_batch": fields}}]);
+    let features = vec![FeatureSpec { name: "v".to_owned(), feature: Feature::VarLen { dtype } }];
+    let spec = RecordSpec {
+        parse: Some(ParseSpec::Example(features)),
+        operators: serde_json::from_value(operators).unwrap(),
+        outputs: Some(vec!["y".to_owned()]),
+    };
+    let assembler = Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1));
+    let mut batch =
+        assembler.assemble(&rows(records), &key()).map_err(|error| error.fault.to_string())?;
+    Ok(batch.slot.read(&batch.columns[0].values.clone()))
+}
+
+#[test]
+fn rows_of_any_length_are_filled_up_as_tensorflow_does() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/operators.json");
+    let Goldens { padded, .. } = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(padded.len(), 8);
+    for case in padded {
+        assert_eq!(
+            filled(&case, true).unwrap(),
+            unhex(&case.bytes),
+            "{:?} {}",
+            case.dtype,
+            case.length
+        );
+        match filled(&case, false) {
+            Ok(bytes) => assert_eq!((case.fits, bytes), (true, unhex(&case.bytes))),
+            Err(error) => {
+                let said = format!("numbers, more than the {} of padded_batch", case.length);
+                assert!(!case.fits && error.contains(&said), "{error}");
+            }
+        }
+    }
 }
 
 /// What the operators say, made on strings of eight bytes.

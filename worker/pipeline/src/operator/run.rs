@@ -85,6 +85,8 @@ impl Column {
 pub(crate) enum Input<'a> {
     /// Bytes of one row come after those of another; how many.
     Numbers(&'a [u8], usize),
+    /// Rows one after the other, and how many numbers each has.
+    Rows(&'a [u8], &'a [usize]),
     /// One a row.
     Strings(&'a [&'a [u8]]),
 }
@@ -92,7 +94,7 @@ pub(crate) enum Input<'a> {
 impl<'a> Input<'a> {
     pub(crate) fn numbers<T: Number>(self) -> &'a [T] {
         match self {
-            Self::Numbers(bytes, _) => bytemuck::cast_slice(bytes),
+            Self::Numbers(bytes, _) | Self::Rows(bytes, _) => bytemuck::cast_slice(bytes),
             Self::Strings(_) => unreachable!("forms were checked: these are numbers"),
         }
     }
@@ -119,6 +121,16 @@ pub enum OperatorFault {
     Memory {
         /// Bytes that were asked for.
         bytes: usize,
+    },
+    /// A row has more numbers than all shall have.
+    #[error(
+        "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
+    )]
+    TooLong {
+        /// How many it has.
+        found: usize,
+        /// How many there is room for.
+        length: usize,
     },
     /// An image cannot be used.
     #[error(transparent)]
@@ -272,6 +284,15 @@ impl Ready {
                     |x, a, b| (x - a) / b,
                 );
             }
+            Operation::PaddedBatch { length, value, truncate, .. } => {
+                let Input::Rows(_, lengths) = inputs[0] else {
+                    unreachable!("forms were checked: these are rows");
+                };
+                with_type!(from, T => {
+                    let out = bytemuck::cast_slice_mut::<u8, T>(out);
+                    return pad(inputs[0].numbers::<T>(), lengths, *length, T::from_f64(*value), *truncate, out);
+                });
+            }
             Operation::DecodeImage { .. }
             | Operation::Crop { .. }
             | Operation::RandomCrop { .. }
@@ -418,6 +439,27 @@ fn cast<From: Number, To: Number>(from: &[From], to: &mut [To]) {
 #[inline]
 fn cast_one<From: Number, To: Number>(from: From) -> To {
     if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) }
+}
+
+fn pad<T: Number>(
+    mut numbers: &[T],
+    lengths: &[usize],
+    length: usize,
+    value: T,
+    truncate: bool,
+    out: &mut [T],
+) -> Result<(), Failed> {
+    for (row, &found) in lengths.iter().enumerate() {
+        if found > length && !truncate {
+            return Err((row, OperatorFault::TooLong { found, length }));
+        }
+        let (own, rest) = numbers.split_at(found);
+        let (head, tail) = out[row * length..(row + 1) * length].split_at_mut(found.min(length));
+        head.copy_from_slice(&own[..head.len()]);
+        tail.fill(value);
+        numbers = rest;
+    }
+    Ok(())
 }
 
 fn unpack(bytes: &[u8], order: BitOrder, out: &mut [u8]) {

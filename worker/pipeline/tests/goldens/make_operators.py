@@ -235,6 +235,33 @@ def cases():
             )
 
 
+def padded():
+    """Rows of any length, cut off and filled up, and whether padded_batch takes them as they are."""
+    rows = [[1, 2, 3], [], [7], [5, 6, 7, 8, 9]]
+    for dtype in ("int64", "float32"):
+        for length, value in ((5, 0), (7, -1), (2, 3), (1, 4)):
+            data = tf.data.Dataset.from_generator(
+                lambda: iter(rows), output_signature=tf.TensorSpec([None], dtype)
+            )
+            fill = tf.constant(value, dtype)
+            cut = data.map(lambda row, length=length: row[:length])
+            (answer,) = cut.padded_batch(len(rows), [length], fill).as_numpy_iterator()
+            try:
+                (whole,) = data.padded_batch(len(rows), [length], fill).as_numpy_iterator()
+            except tf.errors.DataLossError as error:
+                whole = message(error)
+            fits = not isinstance(whole, str)
+            assert fits == (length >= max(map(len, rows))), whole
+            yield {
+                "dtype": dtype,
+                "rows": rows,
+                "length": length,
+                "value": float(value),
+                "fits": fits,
+                "bytes": answer.tobytes().hex(),
+            }
+
+
 def main():
     lines = []
     for name, columns, operators, answer in cases():
@@ -255,9 +282,10 @@ def main():
         case = {"name": name, "columns": hexed, "operators": listed, "answer": found}
         lines.append(json.dumps(case))
     text = ",\n".join(lines)
+    rows = ",\n".join(json.dumps(case) for case in padded())
     path = pathlib.Path(__file__).parent / "operators.json"
-    path.write_text(f'{{"tensorflow": "{tf.__version__}", "cases": [\n{text}\n]}}\n')
-    print(f"{len(lines)} cases")
+    path.write_text(f'{{"tensorflow": "{tf.__version__}", "cases": [\n{text}\n],\n"padded": [\n{rows}\n]}}\n')
+    print(f"{len(lines)} cases, and rows of any length")
 
 
 if __name__ == "__main__":

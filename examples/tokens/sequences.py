@@ -1,0 +1,79 @@
+"""Token sequences of any length, as language models read them: filled up to one length, with the next token as target.
+
+    python examples/tokens/sequences.py [PATTERN] [--records N]
+
+A record has `tokens`, as many as there are, packed as protobuf packs integers. The worker fills them up to LENGTH + 1 and
+cuts inputs and targets out of it; longer ones are cut off. Documents are not put together into one row: that changes
+how many samples there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardfeed as sf
+from shardfeed import operators as op
+
+LENGTH = 512
+PAD = 0
+
+FEATURES: dict[str, Any] = {"tokens": sf.VarLenFeature("int64")}
+
+
+def operators(length: int = LENGTH) -> list[op.Operator]:
+    return [
+        op.padded_batch("tokens", length + 1, value=PAD, truncate=True, output="all"),
+        op.slice("all", [0], [length], output="inputs"),
+        op.slice("all", [1], [length], output="targets"),
+        op.cast("inputs", "int32"),
+        op.cast("targets", "int32"),
+    ]
+
+
+def loader(files: str, *, length: int = LENGTH, **options: Any) -> sf.Loader:
+    """The batches: `inputs` and `targets`, int32 [batch, length]; where targets are PAD there is no loss."""
+    defaults: dict[str, Any] = {"batch_size": 64}
+    chosen = {"operators": operators(length), "outputs": ["inputs", "targets"]}
+    return sf.Loader(files, FEATURES, **(defaults | chosen | options))
+
+
+def sequence(number: int) -> list[int]:
+    """Numbers from 1 on, of no language."""
+    rng = np.random.default_rng(number)
+    tokens: list[int] = rng.integers(1, 50_000, int(rng.integers(0, 1_000))).tolist()
+    return tokens
+
+
+def write(folder: Path, count: int, files: int = 4) -> str:
+    """Writes sequences and returns the pattern of their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in range(files):
+        with sf.TFRecordWriter(folder / f"tokens-{file:02}.tfrecord") as writer:
+            for number in range(file, count, files):
+                writer.write({"tokens": np.array(sequence(number), np.int64)})
+    return str(folder / "tokens-*.tfrecord")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="?", help="pattern of TFRecord files")
+    parser.add_argument("--records", type=int, default=20_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        files = arguments.files or write(Path(temporary), arguments.records)
+        begun, rows, tokens = time.perf_counter(), 0, 0
+        for batch in loader(files):
+            rows += batch.rows
+            tokens += int(np.count_nonzero(batch["targets"]))
+        took = time.perf_counter() - begun
+    print(f"{rows:,} sequences in {took:.2f} s, {rows / took:,.0f}/s; {tokens:,} targets")
+
+
+if __name__ == "__main__":
+    main()
