@@ -139,7 +139,7 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
     for content, said in [
         (b"GIF89a and more", 'neither JPEG nor PNG: 15 bytes that begin with "GIF89a a"'),
         (whole[: len(whole) // 2], "damaged PNG of"),
-        (b"\xff\xd8\xff\xe0 no", "damaged JPEG of 8 bytes"),
+        (b"\xff\xd8\xff\xe0 no", "damaged JPEG of 7 bytes"),
         (huge, r"PNG|pixels"),
     ]:
         with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
