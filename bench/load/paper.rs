@@ -45,6 +45,7 @@ impl Files {
                 path,
                 size_bytes: 20 * self.records,
                 modified_ns: 1,
+                etag: None,
                 compression: "none".into(),
                 records: self.records,
                 data_bytes: 4 * self.records,
@@ -165,6 +166,7 @@ async fn scan(client: &mut Clients, session: u64, files: Files) {
                     let listed = |file: &FileEntry| ListedFile {
                         path: file.path.clone(),
                         size: file.size_bytes,
+                        etag: None,
                     };
                     let chunk = ListingChunk::new(files.iter().map(listed).collect());
                     parts.push(Part {

@@ -26,6 +26,10 @@ pub(crate) fn of_scan() -> impl FnMut(ScanProgress) -> bool {
                 let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
                 bar.set_message("waiting for another process that indexes");
             }
+            ScanStage::Listing => {
+                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
+                bar.set_message("asking the store for its files");
+            }
             ScanStage::Scanning => {
                 let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
                 bar.set_message("indexing");

@@ -16,6 +16,9 @@ pub const FILE_RECORDS_MAX: u64 = 1 << 31;
 /// Bytes of a path at most, as file systems have it.
 pub const PATH_BYTES_MAX: usize = 4096;
 
+/// Bytes of an ETag at most.
+pub const ETAG_BYTES_MAX: usize = 1024;
+
 /// Marks of one file at most.
 pub const MARKS_MAX: usize = 4096;
 
@@ -37,6 +40,9 @@ pub struct ListedFile {
     pub path: String,
     /// Stored size in bytes.
     pub size: u64,
+    /// What an object store calls its content, if it has a word for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
 }
 
 /// What scanning a part of a dataset's files found, in manifest order.
@@ -60,6 +66,9 @@ pub struct FileEntry {
     /// Time of the last change in ns since 1970, the rest of the change stamp; a string in JSON.
     #[serde(with = "as_text")]
     pub modified_ns: i128,
+    /// What an object store calls its content, if it has a word for it; part of the change stamp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
     /// How the file is compressed: `none`, `gzip` or `zlib`.
     pub compression: String,
     /// Records, at most [`FILE_RECORDS_MAX`].
@@ -140,10 +149,15 @@ impl ListingChunk {
 
     fn check(&self) -> Result<(), ChunkError> {
         check_paths(Self::WHAT, self.files.iter().map(|file| file.path.as_str()))?;
-        match self.files.iter().find(|file| file.size > i64::MAX as u64) {
-            Some(file) => Err(refused(Self::WHAT, &file.path, "its size is beyond every file")),
-            None => Ok(()),
+        for file in &self.files {
+            if file.size > i64::MAX as u64 {
+                return Err(refused(Self::WHAT, &file.path, "its size is beyond every file"));
+            }
+            if !is_etag(&file.etag) {
+                return Err(refused(Self::WHAT, &file.path, "its ETag is none"));
+            }
         }
+        Ok(())
     }
 }
 
@@ -193,6 +207,8 @@ impl FileEntry {
         } else if self.size_bytes.max(self.data_bytes).max(self.record_bytes_max) > i64::MAX as u64
         {
             "its sizes are beyond every file"
+        } else if !is_etag(&self.etag) {
+            "its ETag is none"
         } else if self.marks.len() > MARKS_MAX {
             "it has too many marks"
         } else if !self.marks.windows(2).all(ascending) {
@@ -204,6 +220,12 @@ impl FileEntry {
         };
         Err(refused(EntriesChunk::WHAT, &self.path, reason))
     }
+}
+
+/// Whether it may stand in a header.
+fn is_etag(etag: &Option<String>) -> bool {
+    let printable = |etag: &String| etag.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    etag.as_ref().is_none_or(|etag| etag.len() <= ETAG_BYTES_MAX && printable(etag))
 }
 
 fn encode(what: &'static str, chunk: &impl Serialize) -> Result<Vec<u8>, ChunkError> {
@@ -285,6 +307,7 @@ mod tests {
             path: path.into(),
             size_bytes: 10,
             modified_ns: -(1 << 80),
+            etag: None,
             compression: "none".into(),
             records: 3,
             data_bytes: 6,
@@ -296,7 +319,7 @@ mod tests {
 
     #[test]
     fn reads_back_what_it_wrote() {
-        let files = ["a", "b/c"].map(|path| ListedFile { path: path.into(), size: 3 });
+        let files = ["a", "b/c"].map(|path| ListedFile { path: path.into(), size: 3, etag: None });
         let listing = ListingChunk::new(files.to_vec());
         let bytes = listing.encode().unwrap();
         assert_eq!(ListingChunk::decode(&bytes), Ok(listing));
@@ -325,6 +348,7 @@ mod tests {
         assert!(refused(|entry| entry.records = 1).contains("a mark is beyond"));
         assert!(refused(|entry| entry.compression = "xz".into()).contains("compression"));
         assert!(refused(|entry| entry.marks.reverse()).contains("ascend"));
+        assert!(refused(|entry| entry.etag = Some("a\nb".into())).contains("ETag"));
         let later = ListingChunk::decode(br#"{"version":2,"stuff":[]}"#).unwrap_err();
         assert_eq!(later, ChunkError::Version { what: "a listing", found: 2 });
         assert!(matches!(ListingChunk::decode(b"[]"), Err(ChunkError::Malformed { .. })));

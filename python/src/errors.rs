@@ -34,6 +34,9 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Io { file, .. } => {
             ("DataError", Some(Place { file, offset: None, ordinal: None }))
         }
+        LoadError::Store { file, offset, .. } => {
+            ("DataError", Some(Place { file, offset: *offset, ordinal: None }))
+        }
         LoadError::Wire(error) => return wire_error(py, error),
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
         LoadError::Cache { .. } => ("CacheError", None),

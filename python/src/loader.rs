@@ -7,7 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_embedded::{
-    ClusterOptions, LoadError, Loader, LoaderOptions, Next, OpenProgress, PrefetchStats, ScanStage,
+    CacheChoice, CacheOptions, ClusterOptions, LoadError, Loader, LoaderOptions, Next,
+    OpenProgress, PrefetchStats, ScanStage,
 };
 use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
 use shardfeed_plan::{Mode, Tail, Token};
@@ -280,6 +281,12 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
     }
     dict.set_item("read_bytes", stats.read_bytes)?;
     dict.set_item("reinflated_bytes", stats.reinflated_bytes)?;
+    if let Some(remote) = stats.remote {
+        dict.set_item("store_requests", remote.requests)?;
+        dict.set_item("store_retries", remote.retries)?;
+        dict.set_item("store_bytes", remote.bytes)?;
+        dict.set_item("cached_bytes", remote.cached_bytes)?;
+    }
     if let Some((granted, lookahead)) = stats.granted {
         dict.set_item("granted", granted)?;
         dict.set_item("lookahead", lookahead)?;
@@ -334,6 +341,13 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         job: get("job")?.extract()?,
         prefetch: get("prefetch")?.extract()?,
         memory_budget_bytes: get("memory_budget")?.extract()?,
+        cache: CacheOptions {
+            folder: match get("cache_dir")?.extract()? {
+                Some(folder) => CacheChoice::Folder(folder),
+                None => CacheChoice::Environment,
+            },
+            bytes: get("cache_bytes")?.extract()?,
+        },
         ..LoaderOptions::default()
     })
 }
@@ -447,6 +461,7 @@ impl ScanBar {
         bar.set_message(match state.stage {
             _ if !note.is_empty() => format!("{note}; waiting"),
             ScanStage::Waiting => "another process indexes these files, waiting".to_owned(),
+            ScanStage::Listing => "asking the store for its files".to_owned(),
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
     }

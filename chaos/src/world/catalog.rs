@@ -37,6 +37,7 @@ impl Catalog {
                 path,
                 size_bytes: records * 64,
                 modified_ns: 1,
+                etag: None,
                 compression: "none".into(),
                 records,
                 data_bytes: records * 48,

@@ -188,7 +188,7 @@ impl WorkerHost {
                 for files in files.chunks(PART_FILES) {
                     let listed = files.iter().map(|file| {
                         let (path, size) = (file.path.clone(), file.size_bytes);
-                        ListedFile { path, size }
+                        ListedFile { path, size, etag: None }
                     });
                     let chunk = ListingChunk::new(listed.collect()).encode();
                     let chunk = self.put(cluster, chunk.expect("the files are in order")).await?;

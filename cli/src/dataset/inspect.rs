@@ -1,14 +1,13 @@
 //! `shardfeed dataset inspect`: what a dataset holds.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
-use shardfeed_agent::{Dataset, DatasetFile};
+use shardfeed_agent::{Dataset, DatasetFile, LoadError, StoredFile};
 use shardfeed_plan::Digest;
 use shardfeed_tfrecord::example::{DType, describe};
-use shardfeed_tfrecord::{Compression, ReadError, open_records};
+use shardfeed_tfrecord::{ChunkOptions, Compression, CompressionChoice, Decoder, RecordReader};
 
 use crate::files::DatasetArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
@@ -141,21 +140,21 @@ fn compression_of(files: &[DatasetFile]) -> String {
     }
 }
 
-fn first_record(dataset: &Dataset) -> Result<Option<FirstRecord>, ReadError> {
+fn first_record(dataset: &Dataset) -> Result<Option<FirstRecord>, LoadError> {
     let shards = dataset.manifest().shards();
     let Some(index) = shards.iter().position(|shard| shard.records > 0) else {
         return Ok(None);
     };
     let file = &dataset.files()[index];
-    read_first(&file.path, file.compression, &shards[index].path)
+    read_first(file, &shards[index].path)
 }
 
-fn read_first(
-    path: &Path,
-    compression: Compression,
-    shard: &str,
-) -> Result<Option<FirstRecord>, ReadError> {
-    let mut records = open_records(path, compression.into())?;
+fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, LoadError> {
+    let name = file.path.display().to_string();
+    let stored = StoredFile::open(&file.path, Some(&file.stamp))?;
+    let source = Decoder::new(stored, CompressionChoice::Fixed(file.compression))
+        .expect("a fixed choice reads nothing yet");
+    let mut records = RecordReader::new(source, name, ChunkOptions::default());
     let record = records.next_record()?;
     Ok(record.map(|record| FirstRecord {
         shard: shard.to_owned(),

@@ -1,6 +1,5 @@
 //! `shardfeed dataset verify`: whether a dataset is whole, to the last byte.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -8,7 +7,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
-use shardfeed_agent::Found;
+use shardfeed_agent::{Found, LoadError, StoredFile};
+use shardfeed_plan::ChangeStamp;
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
 };
@@ -112,13 +112,15 @@ pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
 
 fn verify(found: &Found, compression: CompressionChoice) -> Verification {
     let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
-    let sizes: Vec<u64> = found.paths.iter().map(size).collect();
-    let bar = progress::bytes_bar("verifying", sizes.iter().sum());
-    let files: Vec<_> = found
-        .paths
-        .par_iter()
-        .map(|path| verify_file(&found.root, path, compression, &bar))
-        .collect();
+    let bytes = match found.stamps.is_empty() {
+        true => found.paths.iter().map(size).sum(),
+        false => found.stamps.iter().map(|stamp| stamp.size_bytes).sum(),
+    };
+    let bar = progress::bytes_bar("verifying", bytes);
+    let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
+        verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
+    });
+    let files: Vec<_> = verified.collect();
     bar.finish_and_clear();
     Verification {
         root: found.root.display().to_string(),
@@ -135,6 +137,7 @@ fn verify(found: &Found, compression: CompressionChoice) -> Verification {
 fn verify_file(
     root: &Path,
     path: &str,
+    stamp: Option<&ChangeStamp>,
     compression: CompressionChoice,
     bar: &ProgressBar,
 ) -> FileReport {
@@ -147,7 +150,13 @@ fn verify_file(
         complete: false,
         damage: Vec::new(),
     };
-    if let Err(kind) = read_file(&root.join(path), compression, bar, &mut report) {
+    let opened = StoredFile::open(&root.join(path), stamp).map_err(|error| match error {
+        LoadError::Io { source, .. } => ReadErrorKind::Open(source),
+        error => ReadErrorKind::Open(io::Error::other(error)),
+    });
+    let name = root.join(path).display().to_string();
+    let read = opened.and_then(|file| read_file(file, &name, compression, bar, &mut report));
+    if let Err(kind) = read {
         report.add(0, 0, &kind);
     }
     report
@@ -155,16 +164,15 @@ fn verify_file(
 
 /// Reads a file into its report; fails if it cannot even be opened.
 fn read_file(
-    path: &Path,
+    file: StoredFile,
+    name: &str,
     compression: CompressionChoice,
     bar: &ProgressBar,
     report: &mut FileReport,
 ) -> Result<(), ReadErrorKind> {
-    let file = File::open(path).map_err(ReadErrorKind::Open)?;
-    report.stored_bytes = file.metadata().map_err(ReadErrorKind::Open)?.len();
+    report.stored_bytes = file.size_bytes;
     let source = Decoder::new(Counted { file, bar }, compression)?;
     report.compression = Some(source.compression());
-    let name = path.to_string_lossy();
     read_records(ChunkReader::new(source, name, ChunkOptions::default()), report);
     Ok(())
 }
@@ -299,7 +307,7 @@ impl Report for Verification {
 
 /// Tells the bar how much was read.
 struct Counted<'a> {
-    file: File,
+    file: StoredFile,
     bar: &'a ProgressBar,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
-    Addresses, COORDINATOR_TIMEOUT, CacheChoice, Coordinator, Worker, WorkerOptions,
+    Addresses, COORDINATOR_TIMEOUT, CacheChoice, CacheOptions, Coordinator, Worker, WorkerOptions,
     default_budget_bytes,
 };
 use shardfeed_embedded::default_worker_socket;
@@ -68,9 +68,13 @@ pub(super) struct WorkerConfig {
     /// Computing threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(super) threads: Option<NonZeroUsize>,
-    /// Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+    /// Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
+    /// Space for bytes of files in object stores; all of the host's workers with the same folder share it
+    /// [default: 0, none are kept]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) cache_bytes: Option<Bytes>,
     /// Users whose trainers are served, besides the worker's own and root; again or with commas for
     /// more [default: all whom the socket's file lets in, its owner and group]
     #[arg(long, value_name = "UID", value_delimiter = ',')]
@@ -175,7 +179,10 @@ fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
         listen: ListenOptions { gid: config.socket_gid, allow, ..ListenOptions::default() },
         memory_budget_bytes: config.memory_budget.map_or_else(default_budget_bytes, Bytes::get),
         threads: config.threads.map(NonZeroUsize::get),
-        cache: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
+        cache: CacheOptions {
+            folder: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
+            bytes: config.cache_bytes.map_or(0, Bytes::get),
+        },
     })
 }
 

@@ -80,7 +80,7 @@ impl Place {
     pub(crate) fn loader(&self, pattern: &str) -> LoaderOptions {
         LoaderOptions {
             files: vec![self.path(pattern).to_str().unwrap().to_owned()],
-            cache: shardfeed_embedded::CacheChoice::Off,
+            cache: shardfeed_embedded::CacheChoice::Off.into(),
             ..LoaderOptions::default()
         }
     }

@@ -9,8 +9,11 @@ use crate::digest::{ContentDigest, Digest};
 pub struct ChangeStamp {
     /// Stored size in bytes.
     pub size_bytes: u64,
-    /// Time of the last change in nanoseconds since 1970, as the file system tells it.
+    /// Time of the last change in nanoseconds since 1970, as the file system tells it; 0 with `etag`.
     pub modified_ns: i128,
+    /// What an object store calls this content, if it has a word for it.
+    #[serde(default)]
+    pub etag: Option<String>,
 }
 
 /// One TFRecord file of a dataset.

@@ -49,7 +49,9 @@ pub use frame::{
     DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, check_data, decode_header,
     encode_footer, encode_header, masked_crc32c,
 };
-pub use index::{Break, IndexOptions, Mark, ShardIndex, index_file, index_records};
+pub use index::{
+    Break, IndexOptions, Mark, ReadAt, ShardIndex, index_file, index_records, index_source,
+};
 pub use mmap::{MappedFile, MappedRecords};
 pub use reader::{Record, RecordReader, open_records, open_source};
 pub use writer::{FileRecordWriter, RecordWriter, create};

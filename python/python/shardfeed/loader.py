@@ -76,6 +76,9 @@ class Loader:
     - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
       the launcher says how many.
+    - `cache_bytes`: space on this host's disk, bytes or text, for what was read of files in object stores, shared by
+      all its processes; 0: nothing of it is kept. `cache_dir`: folder for that and for indexes; None:
+      SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed. In a cluster the worker has its own.
     - `provenance`: whether batches say which records they are made of.
     - `resume`: a state to go on from, as for `load_state_dict`; "latest": where the cluster knows all
       ranks of the job to stand (it hears of it every heartbeat, so some batches may come again).
@@ -111,6 +114,8 @@ class Loader:
         timeout: float = 60.0,
         prefetch: int = 4,
         memory_budget: int | str | None = None,
+        cache_bytes: int | str = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
         provenance: bool = False,
         resume: State | str | Sequence[State] | None = None,
         compression: str | None = "auto",
@@ -151,6 +156,8 @@ class Loader:
             "job": job,
             "prefetch": _number("prefetch", prefetch, 1),
             "memory_budget": _budget(memory_budget, coordinators is not None),
+            "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
+            "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
             "compression": compression or "none",
         }
         #: This rank, the number of ranks, and the samples per rank and step: `redeal()` changes them.
@@ -411,15 +418,15 @@ def _budget(value: int | str | None, in_cluster: bool) -> int | None:
         return None  # the worker divides its own
     if value is None:
         return _native.default_budget_bytes() // max(1, ranks.on_this_host())
-    return _bytes(value)
+    return _bytes("memory_budget", value, 1)
 
 
-def _bytes(value: int | str) -> int:
+def _bytes(name: str, value: int | str, least: int) -> int:
     if not isinstance(value, str):
-        return _number("memory_budget", value, 1)
+        return _number(name, value, least)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
     if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f'memory_budget={value!r}: use bytes or text like "512MiB" or "4GB"')
+        raise ConfigError(f'{name}={value!r}: use bytes or text like "512MiB" or "4GB"')
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 

@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ChangeStamp, Digest};
 use shardfeed_tfrecord::ShardIndex;
 
+use crate::blocks::BlockCache;
 use crate::error::LoadError;
 
 /// First bytes of a cache file; the number is the version of what follows.
-const MAGIC: &[u8] = b"shardfeed index 2\n";
+const MAGIC: &[u8] = b"shardfeed index 3\n";
 
 /// How often a waiting process looks whether the lock is free.
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -32,6 +34,38 @@ pub enum CacheChoice {
     Folder(PathBuf),
     /// Nowhere: every start scans.
     Off,
+}
+
+/// What is kept on this host's disk, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// The folder of all that is kept.
+    pub folder: CacheChoice,
+    /// Bytes of remote files that are kept at most; 0: none.
+    pub bytes: u64,
+}
+
+impl From<CacheChoice> for CacheOptions {
+    fn from(folder: CacheChoice) -> Self {
+        Self { folder, bytes: 0 }
+    }
+}
+
+impl CacheOptions {
+    /// Where bytes of remote files are kept, if they are.
+    ///
+    /// # Errors  There is no folder for them, or it cannot be made.
+    pub(crate) fn blocks(&self) -> Result<Option<Arc<BlockCache>>, LoadError> {
+        if self.bytes == 0 {
+            return Ok(None);
+        }
+        match self.folder.folder() {
+            Some(folder) => Ok(Some(Arc::new(BlockCache::open(&folder, self.bytes)?))),
+            None => Err(LoadError::Option(
+                "cache_bytes has no folder, as nothing is to be kept; name one by cache_dir".into(),
+            )),
+        }
+    }
 }
 
 /// An indexed file.
@@ -192,7 +226,7 @@ mod tests {
             &shardfeed_tfrecord::IndexOptions::default(),
             &mut |_| (),
         );
-        let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5 };
+        let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5, etag: None };
         let inode = Inode { device: 1, number: 2, changed_ns: 3 };
         let entry = Entry { stamp, inode, compression: "auto".into(), index: index.unwrap() };
         [("a/b".to_owned(), entry)].into()

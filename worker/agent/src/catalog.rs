@@ -13,13 +13,14 @@ use shardfeed_tfrecord::{
     Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex,
 };
 
-use crate::cache::CacheChoice;
+use crate::cache::CacheOptions;
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
 use crate::dataset::Dataset;
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage, Seeds, look, stamp};
+use crate::remote::is_remote;
 
 /// Waits between looks at a dataset that is being scanned: the first, and the longest.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -68,14 +69,14 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Catalog {
     session: Arc<Session>,
-    cache: CacheChoice,
+    cache: CacheOptions,
     open: Mutex<Vec<(String, ContentDigest, Weak<Dataset>)>>,
 }
 
 impl Catalog {
     /// A catalog of the session's cluster.
     /// - `cache`: where indexes are kept on this host.
-    pub fn new(session: Arc<Session>, cache: CacheChoice) -> Self {
+    pub fn new(session: Arc<Session>, cache: CacheOptions) -> Self {
         Self { session, cache, open: Mutex::default() }
     }
 
@@ -117,6 +118,10 @@ impl Catalog {
         let same =
             |entry: &&(String, ContentDigest, Weak<Dataset>)| entry.0 == name && entry.1 == content;
         let dataset = open.iter().find(same)?.2.upgrade()?;
+        if dataset.is_remote() {
+            // Whatever a store sends is compared with the stamp that was indexed.
+            return Some(dataset);
+        }
         // A file that was written anew since is looked at again.
         let fresh =
             |file: &crate::DatasetFile| stamp(&file.path).is_ok_and(|now| now == file.stamp);
@@ -130,10 +135,17 @@ impl Catalog {
         compression: CompressionChoice,
         progress: Progress<'_>,
     ) -> Result<String, LoadError> {
-        let found = discover(patterns)?;
+        let found = {
+            let mut waiting = waiting(progress);
+            discover(patterns, &mut || waiting(""))?
+        };
         let mut looks = vec![format!("{}\n{compression}\n", found.root.display())];
-        for path in &found.paths {
-            looks.push(format!("{path}\0{}\n", look(&found.root.join(path))?));
+        for (index, path) in found.paths.iter().enumerate() {
+            let look = match found.stamps.get(index) {
+                Some(stamp) => format!("{stamp:?}"),
+                None => look(&found.root.join(path))?,
+            };
+            looks.push(format!("{path}\0{look}\n"));
         }
         let digest = Digest::of_parts(looks.iter().map(String::as_bytes)).to_string();
         let name = format!("files-{}", &digest[..24]);
@@ -198,9 +210,15 @@ impl Catalog {
         progress: Progress<'_>,
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
-        let found = Found { root: PathBuf::from(&described.root), paths };
         let compression: CompressionChoice = described.compression.parse().map_err(invalid)?;
         let seeds = entries.iter().map(seed).collect::<Result<Seeds, _>>()?;
+        let root = PathBuf::from(&described.root);
+        // Remote files need no look: each answer of the store is compared with the stamp they had.
+        let stamps = match is_remote(&root) {
+            true => entries.iter().map(stamp_of_entry).collect(),
+            false => Vec::new(),
+        };
+        let found = Found { root, paths, stamps };
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
         let dataset = Dataset::index(found, compression, &self.cache, &seeds, &mut scanning)?;
@@ -238,7 +256,6 @@ pub(crate) fn get_chunk(
 
 /// What another worker found, as if found here.
 fn seed(entry: &FileEntry) -> Result<(String, (ChangeStamp, ShardIndex)), LoadError> {
-    let FileEntry { path, size_bytes, modified_ns, .. } = entry.clone();
     let compression: Compression = entry.compression.parse().map_err(invalid)?;
     let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
     let marks = entry.marks.iter().map(|&(ordinal, offset)| Mark { ordinal, offset });
@@ -253,7 +270,12 @@ fn seed(entry: &FileEntry) -> Result<(String, (ChangeStamp, ShardIndex)), LoadEr
         corrupt_records: 0,
         broken: None,
     };
-    Ok((path, (ChangeStamp { size_bytes, modified_ns }, index)))
+    Ok((entry.path.clone(), (stamp_of_entry(entry), index)))
+}
+
+fn stamp_of_entry(entry: &FileEntry) -> ChangeStamp {
+    let FileEntry { size_bytes, modified_ns, .. } = *entry;
+    ChangeStamp { size_bytes, modified_ns, etag: entry.etag.clone() }
 }
 
 /// What was found here, for others.
@@ -263,11 +285,12 @@ pub(crate) fn entry_of(
     stamp: &ChangeStamp,
     index: &ShardIndex,
 ) -> FileEntry {
-    debug_assert!(root.is_absolute());
+    debug_assert!(root.is_absolute() || is_remote(root));
     FileEntry {
         path: path.to_owned(),
         size_bytes: stamp.size_bytes,
         modified_ns: stamp.modified_ns,
+        etag: stamp.etag.clone(),
         compression: index.compression.to_string(),
         records: index.records,
         data_bytes: index.data_bytes,

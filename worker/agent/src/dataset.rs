@@ -1,14 +1,17 @@
 //! A dataset that has been found and indexed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
 use shardfeed_tfrecord::{Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark};
 
-use crate::cache::CacheChoice;
+use crate::blocks::BlockCache;
+use crate::cache::CacheOptions;
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files};
+use crate::remote::is_remote;
 
 /// A dataset's manifest and what is known of each file, both in manifest order.
 #[derive(Debug)]
@@ -16,12 +19,13 @@ pub struct Dataset {
     root: PathBuf,
     manifest: Manifest,
     files: Vec<DatasetFile>,
+    blocks: Option<Arc<BlockCache>>,
 }
 
 /// What indexing found in one file.
 #[derive(Clone, Debug)]
 pub struct DatasetFile {
-    /// Absolute path.
+    /// Absolute path, or URL.
     pub path: PathBuf,
     /// How the file looked when it was indexed.
     pub stamp: ChangeStamp,
@@ -45,10 +49,11 @@ impl Dataset {
     pub fn open(
         patterns: &[String],
         compression: CompressionChoice,
-        cache: &CacheChoice,
+        cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let found = discover(patterns)?;
+        let listing = ScanProgress::listing();
+        let found = discover(patterns, &mut || progress(listing))?;
         Self::index(found, compression, cache, &Seeds::new(), progress)
     }
 
@@ -60,10 +65,11 @@ impl Dataset {
         root: PathBuf,
         paths: Vec<String>,
         compression: CompressionChoice,
-        cache: &CacheChoice,
+        cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        Self::index(Found { root, paths }, compression, cache, &Seeds::new(), progress)
+        let found = Found { root, paths, stamps: Vec::new() };
+        Self::index(found, compression, cache, &Seeds::new(), progress)
     }
 
     /// As [`Dataset::open`], with what others found: files that look as they did then are not
@@ -71,10 +77,11 @@ impl Dataset {
     pub(crate) fn index(
         found: Found,
         compression: CompressionChoice,
-        cache: &CacheChoice,
+        cache: &CacheOptions,
         seeds: &Seeds,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
+        let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
         let entries = index_files(&found, compression, cache, seeds, progress)?;
         let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
         pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
@@ -93,10 +100,10 @@ impl Dataset {
             let digest = Digest::from_bytes(entry.index.digest);
             shards.push(Shard { path, records: entry.index.records, digest });
         }
-        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files })
+        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files, blocks })
     }
 
-    /// The folder that its shards' paths are relative to.
+    /// The folder that its shards' paths are relative to, or its URL.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -122,6 +129,16 @@ impl Dataset {
         let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
         let bytes: u64 = self.files.iter().map(|f| f.data_bytes + framing * f.records).sum();
         bytes.div_ceil(self.files.len().max(1) as u64)
+    }
+
+    /// Where bytes of its files are kept, if they are remote and that is wanted.
+    pub(crate) fn blocks(&self) -> Option<&Arc<BlockCache>> {
+        self.blocks.as_ref()
+    }
+
+    /// Whether its files are in an object store or on a web server.
+    pub fn is_remote(&self) -> bool {
+        is_remote(&self.root)
     }
 
     /// Whether any file is compressed.

@@ -3,30 +3,49 @@
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
-use shardfeed_plan::ManifestError;
+use shardfeed_plan::{ChangeStamp, ManifestError};
 
 use crate::error::LoadError;
+use crate::remote;
 
 /// The files of a dataset, and the folder that their paths are relative to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Absolute path of the deepest folder that holds all files.
+    /// Absolute path, or URL, of the deepest folder that holds all files.
     pub root: PathBuf,
     /// Paths relative to it.
     pub paths: Vec<String>,
+    /// How remote files looked when they were found, in the order of `paths`; empty: nobody looked.
+    pub stamps: Vec<ChangeStamp>,
 }
 
-/// Finds the files that `patterns` name: paths, `file://` URLs, or globs (`*`, `?`, `[a-z]`, `**`).
-/// A glob passes over folders and over names that start with a dot, unless it says the dot.
+/// Finds the files that `patterns` name: paths, URLs (`file://`, `s3://`, `gs://`, `az://`, `http://`,
+/// `https://`), or globs (`*`, `?`, `[a-z]`, `**`). A glob passes over folders and over names that start
+/// with a dot, unless it says the dot. Web servers list nothing: there a range in braces stands for its
+/// numbers (`x-{00..99}`).
+/// - `go_on`: asked now and then while a store is waited for; `false` gives up.
 ///
-/// # Errors  A path does not exist or is named twice, or a pattern matches no file.
-pub fn discover(patterns: &[String]) -> Result<Found, LoadError> {
+/// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store refuses;
+/// `Interrupted`.
+pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<Found, LoadError> {
     if patterns.is_empty() {
         return Err(LoadError::NotFound("the list of files is empty".into()));
     }
+    let is_remote = |pattern: &&String| local(pattern).is_none();
+    match patterns.iter().filter(is_remote).count() {
+        0 => {}
+        count if count == patterns.len() => return discover_remote(patterns, go_on),
+        _ => {
+            return Err(LoadError::NotFound(
+                "some files are local and others are not; a dataset's files are all local, or all in \
+                 one bucket or on one host"
+                    .into(),
+            ));
+        }
+    }
     let mut files = Vec::new();
     for pattern in patterns {
-        files.extend(matches(local(pattern)?)?);
+        files.extend(matches(local(pattern).expect("no pattern is remote"))?);
     }
     files.sort();
     if let Some(pair) = files.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -43,17 +62,51 @@ pub fn discover(patterns: &[String]) -> Result<Found, LoadError> {
         })
     };
     let paths = files.iter().map(relative).collect::<Result<_, _>>()?;
-    Ok(Found { root, paths })
+    Ok(Found { root, paths, stamps: Vec::new() })
 }
 
-fn local(pattern: &str) -> Result<&str, LoadError> {
+fn discover_remote(
+    patterns: &[String],
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Found, LoadError> {
+    let mut files = Vec::new();
+    // Of files that are named one by one all are looked at together.
+    let is_pattern = |pattern: &&String| pattern.contains(['*', '?', '[', '{']);
+    let (globs, named): (Vec<_>, Vec<_>) = patterns.iter().partition(is_pattern);
+    let mut hosts: Vec<Vec<String>> = Vec::new();
+    for url in named {
+        let root = remote::Location::parse(url)?.root();
+        match hosts.iter_mut().find(|urls| urls[0].starts_with(&format!("{root}/"))) {
+            Some(urls) => urls.push(url.clone()),
+            None => hosts.push(vec![url.clone()]),
+        }
+    }
+    for urls in hosts {
+        match urls.as_slice() {
+            [url] => files.extend(remote::find(url, go_on)?),
+            urls => files.extend(remote::stamps(urls, go_on)?),
+        }
+    }
+    for pattern in globs {
+        files.extend(remote::find(pattern, go_on)?);
+    }
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    if let Some(pair) = files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(ManifestError::ListedTwice { path: pair[0].0.clone() }.into());
+    }
+    let urls: Vec<&str> = files.iter().map(|(url, _)| url.as_str()).collect();
+    let root = remote::common_root(&urls)?;
+    let paths = urls.iter().map(|url| url[root.len() + 1..].to_owned()).collect();
+    let stamps = files.into_iter().map(|(_, stamp)| stamp).collect();
+    Ok(Found { root: root.into(), paths, stamps })
+}
+
+/// The path that a pattern is, unless it is the URL of something elsewhere.
+fn local(pattern: &str) -> Option<&str> {
     match pattern.split_once("://") {
-        Some(("file", path)) => Ok(path),
-        Some((scheme, _)) => Err(LoadError::NotFound(format!(
-            "{pattern}: `{scheme}://` is not supported yet, only local files are; copy the files, or \
-             mount the bucket"
-        ))),
-        None => Ok(pattern),
+        Some(("file", path)) => Some(path),
+        Some(_) => None,
+        None => Some(pattern),
     }
 }
 
@@ -137,7 +190,7 @@ mod tests {
     fn find(patterns: &[&str], folder: &Path) -> Result<Found, LoadError> {
         let patterns: Vec<_> =
             patterns.iter().map(|p| folder.join(p).to_str().unwrap().to_owned()).collect();
-        discover(&patterns)
+        discover(&patterns, &mut || true)
     }
 
     #[test]
@@ -162,7 +215,13 @@ mod tests {
         assert!(text("none.tfrecord").contains("none.tfrecord: no such file"));
         assert!(text("*.tfrecord").contains("no file matches"));
         assert!(text("").contains("is a folder; name its files"));
-        let error = discover(&["s3://bucket/x".into()]).unwrap_err().to_string();
-        assert!(error.contains("`s3://` is not supported yet"), "{error}");
+        let error = |patterns: &[&str]| {
+            let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+            discover(&patterns, &mut || true).unwrap_err().to_string()
+        };
+        assert!(error(&["hdfs://name/x"]).contains("`hdfs://` is not known"));
+        assert!(error(&["s3://bucket/x/"]).contains("s3://bucket/x/*.tfrecord"));
+        assert!(error(&["s3://bucket/x", "/data/x"]).contains("all local, or all in one bucket"));
+        assert!(error(&["https://host/x-*"]).contains("lists no files"));
     }
 }

@@ -37,9 +37,9 @@ pub enum LoadError {
     },
     /// A file is not the one that was indexed.
     #[error(
-        "{file}: changed after it was indexed ({} bytes, modified at {}; now {}); leave the files \
-         of a dataset alone while it is read, and create the loader again to index it anew",
-        .indexed.size_bytes, seconds(.indexed), now(.found)
+        "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone while \
+         it is read, and create the loader again to index it anew",
+        look_of(.indexed), now(.found)
     )]
     Changed {
         /// The file.
@@ -70,6 +70,18 @@ pub enum LoadError {
         file: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// A remote file cannot be read, or not be found out about.
+    #[error("{file}: cannot read{}: {reason}; {hint}", at(.offset))]
+    Store {
+        /// Its URL.
+        file: String,
+        /// Where reading stopped, in bytes of the stored file.
+        offset: Option<u64>,
+        /// What was tried, and what was said.
+        reason: String,
+        /// What to do.
+        hint: &'static str,
     },
     /// The numbers make no plan.
     #[error(transparent)]
@@ -140,6 +152,7 @@ impl LoadError {
             }
             Self::Changed { file, .. } => return at(ErrorKind::Changed, file, None, None),
             Self::Io { file, .. } => return at(ErrorKind::Data, file, None, None),
+            Self::Store { file, offset, .. } => return at(ErrorKind::Data, file, *offset, None),
             Self::NotFound(_) => ErrorKind::NotFound,
             Self::Cache { .. } => ErrorKind::Cache,
             Self::Token(_) => ErrorKind::Token,
@@ -157,18 +170,39 @@ impl LoadError {
 }
 
 impl From<ReadError> for LoadError {
-    fn from(read: ReadError) -> Self {
+    /// Our own errors pass through decoders as those of a source; here they come out again.
+    fn from(error: ReadError) -> Self {
+        let read = match error.kind {
+            ReadErrorKind::Io(source) => match source.downcast::<Self>() {
+                Ok(inner) => return inner,
+                Err(source) => ReadError { kind: ReadErrorKind::Io(source), ..error },
+            },
+            kind => ReadError { kind, ..error },
+        };
         Self::Corrupt { read: Box::new(read) }
     }
 }
 
-fn seconds(stamp: &ChangeStamp) -> String {
-    format!("{:.3} s", stamp.modified_ns as f64 / 1e9)
+fn at(offset: &Option<u64>) -> String {
+    offset.map_or_else(String::new, |offset| format!(" at offset {offset}"))
+}
+
+fn look_of(stamp: &ChangeStamp) -> String {
+    match &stamp.etag {
+        Some(etag) => format!("{} bytes, ETag {etag}", stamp.size_bytes),
+        None => {
+            format!(
+                "{} bytes, modified at {:.3} s",
+                stamp.size_bytes,
+                stamp.modified_ns as f64 / 1e9
+            )
+        }
+    }
 }
 
 fn now(found: &Option<ChangeStamp>) -> String {
     match found {
         None => "it is gone".into(),
-        Some(stamp) => format!("{} bytes, {}", stamp.size_bytes, seconds(stamp)),
+        Some(stamp) => look_of(stamp),
     }
 }

@@ -11,10 +11,12 @@ use object_store::path::Path as StorePath;
 use object_store::{GetOptions, GetResultPayload, ObjectStore};
 
 use rustix::process::{Resource, getrlimit};
+use shardfeed_pipeline::REMOTE_CHUNKS_AHEAD;
 
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::index::stamp_of;
+use crate::remote::{Reach, RemoteCounters, RemoteFile, RemoteObject, Stop, is_remote};
 
 /// Files held open at most, whatever the limit of the process.
 const OPEN_MAX: usize = 512;
@@ -29,6 +31,8 @@ pub(crate) struct Files {
     store: Arc<dyn ObjectStore>,
     open: Mutex<Open>,
     open_max: usize,
+    remote: Option<Reach>,
+    stop: Stop,
 }
 
 #[derive(Debug, Default)]
@@ -38,11 +42,30 @@ struct Open {
 }
 
 impl Files {
-    pub(crate) fn new(dataset: Arc<Dataset>) -> Self {
+    /// - `stop`: set when nobody waits for a read any more.
+    ///
+    /// # Errors  A remote dataset whose store cannot be reached with what the environment says.
+    pub(crate) fn new(
+        dataset: Arc<Dataset>,
+        counters: &Arc<RemoteCounters>,
+        stop: Stop,
+    ) -> Result<Self, LoadError> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(4 * OPEN_MAX as u64);
         let open_max = usize::try_from(limit / 4).unwrap_or(OPEN_MAX).clamp(OPEN_MIN, OPEN_MAX);
         let store = Arc::new(LocalFileSystem::new());
-        Self { dataset, store, open: Mutex::default(), open_max }
+        let remote = match dataset.root().to_str() {
+            Some(root) if is_remote(dataset.root()) => {
+                Some(Reach::open(root, Arc::clone(counters), dataset.blocks().cloned())?)
+            }
+            _ => None,
+        };
+        Ok(Self { dataset, store, open: Mutex::default(), open_max, remote, stop })
+    }
+
+    /// A shard that is remote.
+    fn object(&self, remote: &Reach, shard: u32) -> Result<Arc<RemoteObject>, LoadError> {
+        let stamp = self.dataset.files()[shard as usize].stamp.clone();
+        remote.object(&self.name(shard), stamp)
     }
 
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
@@ -61,6 +84,16 @@ impl Files {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<usize, LoadError> {
+        if let Some(remote) = &self.remote {
+            let object = self.object(remote, shard)?;
+            let end = object.size_bytes().min(offset.saturating_add(buffer.len() as u64));
+            if end <= offset {
+                return Ok(0);
+            }
+            let bytes = object.begin(offset..end).wait(&self.stop)?;
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            return Ok(bytes.len());
+        }
         let file = self.open(shard)?;
         loop {
             match file.read_at(buffer, offset) {
@@ -140,11 +173,21 @@ pub(crate) struct ShardBytes {
     files: Arc<Files>,
     shard: u32,
     offset: u64,
+    /// Of a remote shard, in reading from the first moment on.
+    remote: Option<Result<RemoteFile, LoadError>>,
 }
 
 impl ShardBytes {
-    pub(crate) fn new(files: Arc<Files>, shard: u32, offset: u64) -> Self {
-        Self { files, shard, offset }
+    /// - `block_bytes`: bytes of one request of a remote file.
+    pub(crate) fn new(files: Arc<Files>, shard: u32, offset: u64, block_bytes: usize) -> Self {
+        let remote = files.remote.as_ref().map(|remote| {
+            let object = files.object(remote, shard)?;
+            let stop = Arc::clone(&files.stop);
+            let mut file = RemoteFile::new(object, block_bytes, REMOTE_CHUNKS_AHEAD, stop);
+            file.prime(offset);
+            Ok(file)
+        });
+        Self { files, shard, offset, remote }
     }
 }
 
@@ -158,7 +201,14 @@ impl io::Read for ShardBytes {
             return Ok(0);
         }
         let buffer = &mut buffer[..end];
-        let read = self.files.read_at(self.shard, buffer, self.offset).map_err(io::Error::other)?;
+        let read = match &mut self.remote {
+            Some(Ok(file)) => file.read(buffer, self.offset),
+            remote => match remote.take() {
+                Some(Err(error)) => Err(error),
+                _ => self.files.read_at(self.shard, buffer, self.offset),
+            },
+        };
+        let read = read.map_err(io::Error::other)?;
         self.offset += read as u64;
         Ok(read)
     }

@@ -10,14 +10,22 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::ChangeStamp;
-use shardfeed_tfrecord::{CompressionChoice, IndexOptions, ShardIndex, index_file};
+use shardfeed_tfrecord::{CompressionChoice, IndexOptions, ShardIndex, index_file, index_source};
 
-use crate::cache::{Cache, CacheChoice, Entries, Entry, Inode};
+use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
 use crate::discover::Found;
 use crate::error::LoadError;
+use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 
 /// Scanning waits for storage more than for the processor, up to this many files at once.
 const SCANS_MAX: usize = 16;
+
+/// Remote files scanned at once: as many as there may be requests under way where one request is a
+/// file, else fewer, each with several requests.
+const REMOTE_SCANS: (usize, usize) = (64, 16);
+
+/// Bytes of one request while scanning, and requests under way for one file.
+const REMOTE_BLOCK: (usize, usize) = (1 << 20, 4);
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -25,6 +33,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// What indexing is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStage {
+    /// A store is asked which files there are, and how they look.
+    Listing,
     /// Another process of this host scans; this one will read what it found.
     Waiting,
     /// Scanning.
@@ -48,6 +58,13 @@ pub struct ScanProgress {
     pub bytes_total: u64,
 }
 
+impl ScanProgress {
+    /// A store is asked for its files.
+    pub(crate) fn listing() -> Self {
+        Self { stage: ScanStage::Listing, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
+    }
+}
+
 enum Event {
     Bytes(u64),
     File(usize, Box<Result<ShardIndex, LoadError>>),
@@ -63,16 +80,17 @@ pub(crate) type Seeds = BTreeMap<String, (ChangeStamp, ShardIndex)>;
 pub(crate) fn index_files(
     found: &Found,
     compression: CompressionChoice,
-    cache: &CacheChoice,
+    options: &CacheOptions,
     seeds: &Seeds,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Entry>, LoadError> {
     let name = compression.to_string();
-    let cache = Cache::open(cache, &found.root)?;
+    let cache = Cache::open(&options.folder, &found.root)?;
     let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
-    let mut states = FileState::all(found)?;
     let mut state =
         ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+    let is_remote = is_remote(&found.root);
+    let mut states = FileState::all(found, &mut || progress(ScanProgress::listing()))?;
     if !missing(found, &states, &known, &name).is_empty() {
         let _lock = match &cache {
             None => None,
@@ -83,16 +101,26 @@ pub(crate) fn index_files(
                 Some(lock)
             }
         };
-        states = FileState::all(found)?;
+        // What a store sends is compared with its stamp each time; a local file is looked at.
+        if !is_remote {
+            states = FileState::all(found, &mut || true)?;
+        }
         let seeded = adopt(found, &states, seeds, &name, &mut known);
         let scan = missing(found, &states, &known, &name);
         state.files_total = scan.len();
         state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
-        let (scanned, failed) = scan_all(found, &scan, compression, &mut state, progress);
+        let remote = match is_remote {
+            false => None,
+            true => Some(RemoteScan::new(found, &scan, &states, options)?),
+        };
+        let (scanned, failed) = scan_all(found, &scan, remote, compression, &mut state, progress);
         let scanned_any = !scanned.is_empty();
         for (file, index) in scanned {
             let path = found.paths[file].clone();
-            let after = FileState::of(&found.root.join(&path))?;
+            let after = match is_remote {
+                true => states[file].clone(),
+                false => FileState::of(&found.root.join(&path))?,
+            };
             if after.stamp != states[file].stamp {
                 let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
                 return Err(LoadError::Changed { file: path, indexed, found });
@@ -162,8 +190,22 @@ impl FileState {
         Ok(Self { stamp, inode })
     }
 
+    /// A file that is elsewhere: its stamp says all there is to know.
+    fn remote(stamp: ChangeStamp) -> Self {
+        Self { stamp, inode: Inode { device: 0, number: 0, changed_ns: 0 } }
+    }
+
     /// All files of a dataset, none of them under two names.
-    fn all(found: &Found) -> Result<Vec<Self>, LoadError> {
+    fn all(found: &Found, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<Self>, LoadError> {
+        if is_remote(&found.root) {
+            if found.stamps.len() == found.paths.len() {
+                return Ok(found.stamps.iter().cloned().map(Self::remote).collect());
+            }
+            let url = |path: &String| found.root.join(path).display().to_string();
+            let urls: Vec<_> = found.paths.iter().map(url).collect();
+            let seen = stamps(&urls, go_on)?;
+            return Ok(seen.into_iter().map(|(_, stamp)| Self::remote(stamp)).collect());
+        }
         let mut seen = BTreeMap::new();
         let mut states = Vec::with_capacity(found.paths.len());
         for path in &found.paths {
@@ -183,12 +225,17 @@ impl FileState {
 /// Everything that tells a file from what it was, as text.
 pub(crate) fn look(path: &Path) -> Result<String, LoadError> {
     let FileState { stamp, inode } = FileState::of(path)?;
-    let ChangeStamp { size_bytes, modified_ns } = stamp;
+    let ChangeStamp { size_bytes, modified_ns, .. } = stamp;
     Ok(format!("{size_bytes} {modified_ns} {} {}", inode.number, inode.changed_ns))
 }
 
 /// The change stamp of a file as it is now.
 pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
+    if is_remote(path) {
+        let seen = stamps(&[path.display().to_string()], &mut || true)?;
+        let first = seen.into_iter().next();
+        return first.map(|(_, stamp)| stamp).ok_or(LoadError::ReaderLost);
+    }
     FileState::of(path).map(|state| state.stamp)
 }
 
@@ -197,7 +244,7 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
         Ok(after) => after.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
     };
-    Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns })
+    Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
 }
 
 /// Files without a good entry.
@@ -214,15 +261,18 @@ fn missing(found: &Found, states: &[FileState], known: &Entries, name: &str) -> 
 fn scan_all(
     found: &Found,
     files: &[usize],
+    remote: Option<RemoteScan>,
     compression: CompressionChoice,
     state: &mut ScanProgress,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> (Vec<(usize, ShardIndex)>, Option<LoadError>) {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
-    let scan = Arc::new(Scan { paths, compression, next: 0.into(), stop: false.into() });
+    let threads = remote.as_ref().map(|remote| remote.threads);
+    let stop = Arc::new(AtomicBool::new(false));
+    let scan = Arc::new(Scan { paths, remote, compression, next: 0.into(), stop });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    for index in 0..(2 * cores).min(SCANS_MAX).min(files.len()) {
+    for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
         let (scan, sender) = (Arc::clone(&scan), sender.clone());
         // Not joined: a read of storage that hangs must not keep an interrupt from getting through.
         let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
@@ -267,9 +317,41 @@ fn scan_all(
 /// What the scanning threads share.
 struct Scan {
     paths: Vec<(usize, PathBuf)>,
+    remote: Option<RemoteScan>,
     compression: CompressionChoice,
     next: AtomicUsize,
-    stop: AtomicBool,
+    stop: Stop,
+}
+
+/// What scanning remote files needs.
+struct RemoteScan {
+    reach: Reach,
+    /// How each file of the dataset looks.
+    stamps: Vec<ChangeStamp>,
+    threads: usize,
+}
+
+impl RemoteScan {
+    fn new(
+        found: &Found,
+        files: &[usize],
+        states: &[FileState],
+        options: &CacheOptions,
+    ) -> Result<Self, LoadError> {
+        let blocks = options.blocks()?;
+        let reach = Reach::open(&found.root.display().to_string(), Arc::default(), blocks)?;
+        let bytes: u64 = files.iter().map(|&file| states[file].stamp.size_bytes).sum();
+        let is_small = bytes / (files.len() as u64).max(1) <= REMOTE_BLOCK.0 as u64;
+        let threads = if is_small { REMOTE_SCANS.0 } else { REMOTE_SCANS.1 };
+        let stamps = states.iter().map(|state| state.stamp.clone()).collect();
+        Ok(Self { reach, stamps, threads })
+    }
+
+    fn open(&self, file: usize, url: &str, stop: &Stop) -> Result<RemoteFile, LoadError> {
+        let object = self.reach.object(url, self.stamps[file].clone())?;
+        let (block_bytes, ahead) = REMOTE_BLOCK;
+        Ok(RemoteFile::new(object, block_bytes, ahead, Arc::clone(stop)))
+    }
 }
 
 impl Scan {
@@ -282,13 +364,22 @@ impl Scan {
                 return;
             };
             let mut told = 0;
-            let result = index_file(path, &options, &mut |bytes| {
+            let mut progress = |bytes: u64| {
                 let more = bytes.saturating_sub(told);
                 told = bytes;
                 // The receiver is gone after an interrupt; then nobody wants to know.
                 let _ = events.send(Event::Bytes(more));
-            });
-            let result = Box::new(result.map_err(LoadError::from));
+            };
+            let result = match &self.remote {
+                None => index_file(path, &options, &mut progress).map_err(LoadError::from),
+                Some(remote) => {
+                    let url = path.display().to_string();
+                    remote.open(*file, &url, &self.stop).and_then(|mut source| {
+                        Ok(index_source(&mut source, &url, &options, &mut progress)?)
+                    })
+                }
+            };
+            let result = Box::new(result);
             if events.send(Event::File(*file, result)).is_err() {
                 return;
             }

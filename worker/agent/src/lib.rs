@@ -16,6 +16,7 @@ mod cluster;
 
 mod discover;
 
+mod blocks;
 mod cache;
 mod index;
 
@@ -23,6 +24,9 @@ mod dataset;
 mod files;
 
 mod io_pool;
+
+mod remote;
+mod stored;
 
 mod place;
 mod stream;
@@ -47,7 +51,7 @@ mod worker;
 mod budget;
 
 pub use budget::default_budget_bytes;
-pub use cache::CacheChoice;
+pub use cache::{CacheChoice, CacheOptions};
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
 pub use cluster::{
     Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, GrpcControl,
@@ -63,6 +67,8 @@ pub use error::LoadError;
 pub use index::{ScanProgress, ScanStage};
 pub use plans::Plans;
 pub use prefetch::{Assignment, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
+pub use remote::RemoteStats;
 pub use scan::Scanner;
 pub use sequence::Delivered;
+pub use stored::StoredFile;
 pub use worker::{Worker, WorkerError, WorkerOptions};

@@ -125,6 +125,7 @@ impl Planner {
             },
             record_bytes,
             compressed: dataset.is_compressed(),
+            remote: dataset.is_remote(),
             shard_bytes: dataset.stream_bytes_mean(),
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
             budget_bytes: *budget_bytes,

@@ -18,6 +18,7 @@ use crate::files::Files;
 use crate::io_pool::IoPool;
 use crate::planner::Planner;
 use crate::plans::Plans;
+use crate::remote::RemoteStats;
 use crate::sequence::{Delivered, Outcome, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
 
@@ -125,6 +126,8 @@ pub struct PrefetchStats {
     pub read_bytes: u64,
     /// Bytes of compressed shards that were inflated only to be passed over.
     pub reinflated_bytes: u64,
+    /// What reading remote files cost; `None` if files are local.
+    pub remote: Option<RemoteStats>,
     /// Slots that exist and are in use.
     pub slots: SlotPoolStats,
     /// Time that the trainer waited.
@@ -142,6 +145,7 @@ pub struct Prefetch {
     waited: Duration,
     slots: SlotPool,
     budget_bytes: u64,
+    is_remote: bool,
     /// Tells everything that reads to stop.
     stop: Arc<AtomicBool>,
 }
@@ -177,8 +181,10 @@ impl Prefetch {
         let (least, most, per_core) = IO_THREADS;
         let io = IoPool::new((per_core * cores).clamp(least, most)).map_err(no_threads)?;
         let stop = Arc::new(AtomicBool::new(false));
+        let dataset = Arc::clone(&options.dataset);
+        let files = Files::new(dataset, &counters.remote, Arc::clone(&stop))?;
         let tools = StreamTools {
-            files: Arc::new(Files::new(Arc::clone(&options.dataset))),
+            files: Arc::new(files),
             io: Arc::new(io),
             chunks: ChunkPool::new(CHUNKS_KEEP),
             counters,
@@ -187,6 +193,7 @@ impl Prefetch {
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
+        let is_remote = options.dataset.is_remote();
         let planner = Planner {
             assembler: Assembler::new(Arc::clone(&options.schema), options.slots.clone()),
             shared: Arc::clone(&shared),
@@ -205,6 +212,7 @@ impl Prefetch {
             waited: Duration::ZERO,
             slots,
             budget_bytes,
+            is_remote,
             stop,
         })
     }
@@ -276,6 +284,7 @@ impl Prefetch {
             reading: state.reading,
             read_bytes: counters.bytes.load(Ordering::Relaxed),
             reinflated_bytes: counters.reinflated_bytes.load(Ordering::Relaxed),
+            remote: self.is_remote.then(|| counters.remote.stats()),
             slots: self.slots.stats(),
             waited: self.waited,
             granted: state.feed.as_ref().map(|feed| feed.lookahead()),

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use shardfeed_plan::ChangeStamp;
 use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::cache::CacheChoice;
+use crate::cache::CacheOptions;
 use crate::catalog::{entry_of, get_chunk, invalid};
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
@@ -49,7 +50,7 @@ impl Scanner {
     /// Starts to take scans.
     ///
     /// # Errors  The system has no threads.
-    pub fn start(session: Arc<Session>, cache: CacheChoice) -> std::io::Result<Self> {
+    pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let scan = Scan { session, cache, stop: Arc::clone(&stop) };
         let thread = std::thread::Builder::new().name("shardfeed-scans".into());
@@ -67,7 +68,7 @@ impl Drop for Scanner {
 
 struct Scan {
     session: Arc<Session>,
-    cache: CacheChoice,
+    cache: CacheOptions,
     stop: Arc<AtomicBool>,
 }
 
@@ -143,11 +144,14 @@ impl Scan {
         task: &wire::ScanTask,
         patterns: &[String],
     ) -> Result<(), LoadError> {
-        let found = discover(patterns)?;
+        let found = discover(patterns, &mut || !self.is_stopped())?;
         let mut files = Vec::with_capacity(found.paths.len());
-        for path in found.paths {
-            let size = stamp(&found.root.join(&path))?.size_bytes;
-            files.push(ListedFile { path, size });
+        for (index, path) in found.paths.into_iter().enumerate() {
+            let stamp = match found.stamps.get(index) {
+                Some(stamp) => stamp.clone(),
+                None => stamp(&found.root.join(&path))?,
+            };
+            files.push(ListedFile { path, size: stamp.size_bytes, etag: stamp.etag });
         }
         files.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         let mut parts = Vec::new();
@@ -183,8 +187,14 @@ impl Scan {
         let listing = get_chunk(&self.session, &scan.chunk, &mut |_| !self.is_stopped())?;
         let listing = ListingChunk::decode(&listing).map_err(invalid)?;
         let root = PathBuf::from(&scan.root);
+        // With an ETag the listing has said all; others are looked at.
+        let known = listing.files.iter().map(|file| {
+            let etag = Some(file.etag.clone()?);
+            Some(ChangeStamp { size_bytes: file.size, modified_ns: 0, etag })
+        });
+        let stamps = known.collect::<Option<Vec<_>>>().unwrap_or_default();
         let paths = listing.files.into_iter().map(|file| file.path).collect();
-        let found = Found { root, paths };
+        let found = Found { root, paths, stamps };
         let mut progress = |state: ScanProgress| {
             self.session.set_scans(vec![wire::ScanProgress {
                 dataset: task.dataset.clone(),
@@ -311,7 +321,9 @@ mod tests {
     use super::*;
 
     fn files(count: usize, size: u64) -> Vec<ListedFile> {
-        (0..count).map(|index| ListedFile { path: format!("{index:07}"), size }).collect()
+        (0..count)
+            .map(|index| ListedFile { path: format!("{index:07}"), size, etag: None })
+            .collect()
     }
 
     #[test]

@@ -8,14 +8,14 @@ use crossbeam_channel::{Receiver, bounded};
 use shardfeed_pipeline::{ChunkBuffer, ChunkPool, RawRecord};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::{
-    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, Mark, ReadError,
-    ReadErrorKind, RecordSpan,
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, Mark, RecordSpan,
 };
 
 use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::io_pool::IoPool;
+use crate::remote::RemoteCounters;
 
 /// The reader of one shard, handed to a reading thread and back.
 type Reader = ChunkReader<Decoder<ShardBytes>>;
@@ -27,6 +27,8 @@ pub(crate) struct ReadCounters {
     pub(crate) bytes: AtomicU64,
     /// Bytes of compressed shards that were inflated only to be passed over.
     pub(crate) reinflated_bytes: AtomicU64,
+    /// What talking to stores costs.
+    pub(crate) remote: Arc<RemoteCounters>,
 }
 
 /// What all streams of a loader share.
@@ -143,7 +145,8 @@ impl StreamTools {
             Compression::None => mark_before(file, sample.ordinal),
             Compression::Gzip | Compression::Zlib => Mark { ordinal: 0, offset: 0 },
         };
-        let source = ShardBytes::new(Arc::clone(&self.files), sample.shard, mark.offset);
+        let source =
+            ShardBytes::new(Arc::clone(&self.files), sample.shard, mark.offset, self.chunk_bytes);
         let choice = CompressionChoice::Fixed(file.compression);
         let source = Decoder::new(source, choice).expect("a fixed choice reads nothing yet");
         let left = match file.compression {
@@ -184,7 +187,7 @@ impl StreamTools {
     ) -> Result<Option<Current>, LoadError> {
         if let Some((ordinal, compression)) = skip {
             let from = reader.offset();
-            reader.skip_to(ordinal).map_err(load_error)?;
+            reader.skip_to(ordinal)?;
             if compression != Compression::None {
                 let passed = reader.offset() - from;
                 self.counters.reinflated_bytes.fetch_add(passed, Ordering::Relaxed);
@@ -192,7 +195,7 @@ impl StreamTools {
         }
         let spare = self.chunks.take();
         reader.recycle(spare);
-        let Some(chunk) = reader.next_chunk().map_err(load_error)? else {
+        let Some(chunk) = reader.next_chunk()? else {
             return Ok(None);
         };
         self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
@@ -206,16 +209,5 @@ impl StreamTools {
         let found = crate::index::stamp(&file.path).ok();
         let file_name = self.files.name(sample.shard);
         LoadError::Changed { file: file_name, indexed: file.stamp.clone(), found }
-    }
-}
-
-/// Our own errors pass through the decoder as those of a source; here they come out again.
-fn load_error(error: ReadError) -> LoadError {
-    match error.kind {
-        ReadErrorKind::Io(source) => match source.downcast::<LoadError>() {
-            Ok(inner) => inner,
-            Err(source) => ReadError { kind: ReadErrorKind::Io(source), ..error }.into(),
-        },
-        kind => ReadError { kind, ..error }.into(),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use shardfeed_proto::WireError;
 use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
 
-use crate::cache::CacheChoice;
+use crate::cache::CacheOptions;
 use crate::catalog::Catalog;
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
 use crate::scan::Scanner;
@@ -49,7 +49,7 @@ pub struct WorkerOptions {
     /// Computing threads; `None`: one for each core.
     pub threads: Option<usize>,
     /// Where indexes are kept.
-    pub cache: CacheChoice,
+    pub cache: CacheOptions,
 }
 
 /// Why a worker does not start.

@@ -144,7 +144,7 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
         listen: ListenOptions::default(),
         memory_budget_bytes: 64 << 20,
         threads: Some(1),
-        cache: CacheChoice::Off,
+        cache: CacheChoice::Off.into(),
     });
     let worker = worker.unwrap();
     worker.session().id(&mut |_| true).unwrap();

@@ -25,6 +25,6 @@ pub use link::{ControlOf, default_worker_socket};
 pub use loader::{Loader, LoaderStats, Next};
 pub use options::{ClusterOptions, LoaderOptions};
 pub use shardfeed_agent::{
-    CacheChoice, Dataset, Delivered, LoadError, OpenProgress, PrefetchStats, ScanProgress,
-    ScanStage, default_budget_bytes,
+    CacheChoice, CacheOptions, Dataset, Delivered, LoadError, OpenProgress, PrefetchStats,
+    ScanProgress, ScanStage, default_budget_bytes,
 };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheChoice};
+use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions};
 use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
@@ -49,8 +49,8 @@ pub struct LoaderOptions {
     pub prefetch: usize,
     /// Bytes for records in reading and batches ahead; `None`: a quarter of the memory there is.
     pub memory_budget_bytes: Option<u64>,
-    /// Where indexes are kept.
-    pub cache: CacheChoice,
+    /// Where indexes are kept, and how much of remote files.
+    pub cache: CacheOptions,
     /// The cluster; `None`: everything in this process.
     pub cluster: Option<ClusterOptions>,
 }
@@ -109,7 +109,7 @@ impl Default for LoaderOptions {
             job: None,
             prefetch: 4,
             memory_budget_bytes: None,
-            cache: CacheChoice::Environment,
+            cache: CacheOptions::default(),
             cluster: None,
         }
     }

@@ -31,7 +31,7 @@ pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaEr
 pub use draw::DrawKey;
 pub use dtype::Dtype;
 pub use feed::LaneFeed;
-pub use memory::{MemoryError, Need, Reading, reading};
+pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
 };

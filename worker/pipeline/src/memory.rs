@@ -8,6 +8,14 @@ const CHUNK_BYTES_MIN: u64 = 64 << 10;
 /// records are still in.
 const CHUNKS_PER_SPLIT: u64 = 3;
 
+/// A request costs as much as reading some megabytes, so remote files are read in larger chunks, of
+/// which several are under way for each split.
+const REMOTE_CHUNK_BYTES: (u64, u64) = (256 << 10, 4 << 20);
+/// Chunks of a remote file that are under way at most.
+pub const REMOTE_CHUNKS_AHEAD: usize = 4;
+/// Smaller records of remote files are not read one by one: requests would take all the time.
+const REMOTE_RECORD_BYTES: u64 = 256 << 10;
+
 /// Shards of a lane in reading before their turn at most; more gain nothing.
 const PRIMED_MAX: u64 = 128;
 /// What a held record costs beside its bytes: framing, its place in the chunk, in the window and in
@@ -33,6 +41,8 @@ pub struct Need {
     pub shard_bytes: u64,
     /// Whether any shard is compressed.
     pub compressed: bool,
+    /// Whether the shards are in an object store.
+    pub remote: bool,
     /// Bytes of the batches that are prefetched.
     pub batch_bytes: u64,
     /// Bytes that may be used.
@@ -56,13 +66,15 @@ pub enum Reading {
 /// The budget cannot hold what the plan asks for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Compressed shards can only be read front to back.
+    /// Compressed shards, and small records of remote ones, can only be read front to back.
     #[error(
         "two shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
-         {have_bytes} left for them, and compressed shards cannot be read out of order; use \
+         {have_bytes} left for them, and {shards} cannot be read out of order; use \
          shuffle_window={window_fits} or less, or memory_budget of at least {budget_fits}"
     )]
     CompressedWindow {
+        /// Which ones cannot.
+        shards: &'static str,
         /// Lanes that the rank reads.
         lanes: u64,
         /// Bytes of two windows in each.
@@ -95,25 +107,38 @@ pub enum MemoryError {
 /// # Errors  Nothing fits; the message names the window or the budget that does.
 pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     let splits = need.lanes.saturating_mul(need.interleave).max(1);
-    // A shard that is smaller than a chunk is read as a whole.
-    let smallest = CHUNK_BYTES_MIN.min(need.shard_bytes.saturating_add(1));
-    let reading_bytes = splits.saturating_mul(CHUNKS_PER_SPLIT * smallest);
+    let (chunk_min, chunk_max, chunks) = match need.remote {
+        false => (CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, CHUNKS_PER_SPLIT),
+        // One more is in hand while records are cut from it.
+        true => {
+            let chunks = CHUNKS_PER_SPLIT + 1 + REMOTE_CHUNKS_AHEAD as u64;
+            (REMOTE_CHUNK_BYTES.0, REMOTE_CHUNK_BYTES.1, chunks)
+        }
+    };
+    // A shard that is smaller than a chunk is read as a whole; what is under way ends with it.
+    let smallest = (chunks * chunk_min).min(CHUNKS_PER_SPLIT * need.shard_bytes.saturating_add(1));
+    let reading_bytes = splits.saturating_mul(smallest);
     let left = need.budget_bytes.saturating_sub(need.batch_bytes);
     let held = need.window.saturating_mul(2).min(need.lane_samples).saturating_mul(need.lanes);
     let window_bytes = held.saturating_mul(need.record_bytes + RECORD_OVERHEAD_BYTES);
     if window_bytes.saturating_add(reading_bytes) <= left {
-        let spare = (left - window_bytes) / 2 / CHUNKS_PER_SPLIT;
-        let chunk_bytes = (spare / splits).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+        let spare = (left - window_bytes) / 2 / chunks;
+        let chunk_bytes = (spare / splits).clamp(chunk_min, chunk_max);
         let each = chunk_bytes.min(need.shard_bytes.saturating_add(1)).max(1);
         let primed = (spare / need.lanes.max(1) / each)
             .clamp(need.interleave, PRIMED_MAX.max(need.interleave));
         let primed_max = usize::try_from(primed).unwrap_or(usize::MAX);
         return Ok(Reading::Hold { chunk_bytes: chunk_bytes as usize, primed_max });
     }
-    if need.compressed {
+    let too_small = need.remote && need.record_bytes < REMOTE_RECORD_BYTES;
+    if need.compressed || too_small {
         let have_bytes = left.saturating_sub(reading_bytes);
         let per_sample = 2 * need.lanes.max(1) * (need.record_bytes + RECORD_OVERHEAD_BYTES);
         return Err(MemoryError::CompressedWindow {
+            shards: match need.compressed {
+                true => "compressed shards",
+                false => "small records of remote shards",
+            },
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
@@ -149,6 +174,7 @@ mod tests {
             record_bytes: 1_000,
             shard_bytes: 100 << 20,
             compressed: false,
+            remote: false,
             batch_bytes: 1 << 20,
             budget_bytes: 1 << 30,
         }
@@ -176,6 +202,20 @@ mod tests {
         };
         assert!(reading(&Need { window: window_fits, ..need }).is_ok());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
+    }
+
+    #[test]
+    fn remote_shards_are_read_in_larger_chunks_and_never_record_by_record() {
+        let need = Need { remote: true, ..need() };
+        let large = Need { budget_bytes: 4 << 30, ..need };
+        assert!(
+            matches!(reading(&large), Ok(Reading::Hold { chunk_bytes, .. }) if chunk_bytes > 1 << 20)
+        );
+        let tight = Need { budget_bytes: 20 << 20, ..need };
+        let error = reading(&tight).unwrap_err().to_string();
+        assert!(error.contains("small records of remote shards"), "{error}");
+        let videos = Need { record_bytes: 1 << 20, ..tight };
+        assert_eq!(reading(&videos), Ok(Reading::Locate));
     }
 
     #[test]

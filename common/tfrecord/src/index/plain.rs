@@ -1,7 +1,7 @@
 //! The pass over a plain file: the data of large records is stepped over, not read.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -13,12 +13,44 @@ use crate::frame::{FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header,
 /// Read at a time while records are small.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Data longer than this is stepped over. Below it, one large read costs less than many small ones,
-/// warm or cold.
+/// Data of a local file that is longer than this is stepped over. Below it, one large read costs less
+/// than many small ones, warm or cold.
 const STEP_OVER_BYTES: u64 = 64 << 10;
 
 /// Read behind a step: the footer, the next header, and the rest of their page, which costs no more.
 const STEP_WINDOW_BYTES: usize = 4 << 10;
+
+/// A stored file that can be read at any place.
+pub trait ReadAt {
+    /// Reads at most `out.len()` bytes at `offset`, 0 at the end of the file.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn read_at(&mut self, out: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Bytes of the file.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn size_bytes(&mut self) -> io::Result<u64>;
+
+    /// Bytes that are cheaper to read than to step over: what one more request costs in bandwidth.
+    fn step_over_bytes(&self) -> u64;
+}
+
+impl ReadAt for File {
+    fn read_at(&mut self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, out, offset)
+    }
+
+    fn size_bytes(&mut self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn step_over_bytes(&self) -> u64 {
+        STEP_OVER_BYTES
+    }
+}
 
 /// Indexes the file at `path`.
 ///
@@ -33,28 +65,56 @@ pub fn index_file(
     on_progress: &mut dyn FnMut(u64),
 ) -> Result<ShardIndex, ReadError> {
     let path = path.as_ref();
-    let file = File::open(path).map_err(|error| ReadError::open(path, error))?;
-    let name = path.to_string_lossy();
+    let mut file = File::open(path).map_err(|error| ReadError::open(path, error))?;
+    index_source(&mut file, &path.to_string_lossy(), options, on_progress)
+}
+
+/// Indexes a stored file, which may be anywhere; `name` is for errors.
+///
+/// - `on_progress`: as for [`index_file`].
+///
+/// # Errors
+/// As [`index_file`].
+pub fn index_source(
+    source: &mut dyn ReadAt,
+    name: &str,
+    options: &IndexOptions,
+    on_progress: &mut dyn FnMut(u64),
+) -> Result<ShardIndex, ReadError> {
     let compression = match options.compression {
         CompressionChoice::Fixed(compression) => compression,
         CompressionChoice::Auto => {
             let mut first = [0; HEADER_BYTES];
-            let end = read_at_full(&file, &mut first, 0)
-                .map_err(|error| ReadError::at_record(&name, 0, 0, ReadErrorKind::Io(error)))?;
+            let end = read_at_full(source, &mut first, 0)
+                .map_err(|error| ReadError::at_record(name, 0, 0, ReadErrorKind::Io(error)))?;
             detect(&first[..end])
         }
     };
     if compression == Compression::None && !options.verify_data {
-        let mut walk = Walk::new(&file);
-        return walk.index(&name, options, on_progress);
+        let mut walk = Walk::new(source);
+        return walk.index(name, options, on_progress);
     }
     let options = IndexOptions { compression: compression.into(), ..options.clone() };
-    index_records(file, name, &options, on_progress)
+    index_records(FromStart { source, offset: 0 }, name, &options, on_progress)
+}
+
+/// A stored file front to back.
+struct FromStart<'a> {
+    source: &'a mut dyn ReadAt,
+    offset: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read_at(out, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
 }
 
 /// A window on a file that moves forward.
 struct Walk<'a> {
-    file: &'a File,
+    file: &'a mut dyn ReadAt,
     window: Vec<u8>,
     /// Where the window is in the file.
     offset: u64,
@@ -63,7 +123,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(file: &'a File) -> Self {
+    fn new(file: &'a mut dyn ReadAt) -> Self {
         Self { file, window: vec![0; WINDOW_BYTES], offset: 0, filled: 0 }
     }
 
@@ -116,7 +176,8 @@ impl<'a> Walk<'a> {
         if length > record_bytes_max {
             return Err(ReadErrorKind::TooLarge { length, limit: record_bytes_max });
         }
-        let want = if length > STEP_OVER_BYTES { STEP_WINDOW_BYTES } else { WINDOW_BYTES };
+        let steps = length > self.file.step_over_bytes();
+        let want = if steps { STEP_WINDOW_BYTES } else { WINDOW_BYTES };
         let data_at = at + HEADER_BYTES as u64;
         // A length that runs past any file leaves nothing to read there.
         let footer = match data_at.checked_add(length) {
@@ -126,7 +187,7 @@ impl<'a> Walk<'a> {
         match stored_crc(footer) {
             Some(crc) => Ok(Some((length, crc))),
             None => {
-                let size = self.file.metadata().map_err(ReadErrorKind::Io)?.len();
+                let size = self.file.size_bytes().map_err(ReadErrorKind::Io)?;
                 let available = size.saturating_sub(data_at);
                 Err(ReadErrorKind::TruncatedData { length, available })
             }
@@ -155,7 +216,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Reads at `offset` until `out` is full or the file ends; says how much it read.
-fn read_at_full(file: &File, out: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_at_full(file: &mut dyn ReadAt, out: &mut [u8], offset: u64) -> io::Result<usize> {
     // Offsets past what the system can count are past the end of any file.
     if offset > i64::MAX as u64 {
         return Ok(0);

@@ -18,6 +18,7 @@ pub(crate) fn entry(path: &str, records: u64) -> FileEntry {
         path: path.into(),
         size_bytes: 20 * records,
         modified_ns: 1,
+        etag: None,
         compression: "none".into(),
         records,
         data_bytes: 4 * records,
@@ -75,8 +76,11 @@ pub(crate) async fn list(
 ) -> Vec<report_listing_request::Part> {
     let mut parts = Vec::new();
     for part in files.chunks(part_files) {
-        let listed =
-            |file: &FileEntry| ListedFile { path: file.path.clone(), size: file.size_bytes };
+        let listed = |file: &FileEntry| ListedFile {
+            path: file.path.clone(),
+            size: file.size_bytes,
+            etag: None,
+        };
         let chunk = ListingChunk::new(part.iter().map(listed).collect()).encode().unwrap();
         parts.push(report_listing_request::Part {
             chunk: put(client, chunk).await,

@@ -131,7 +131,7 @@ fn place() -> Place {
     }
     let pattern = folder.path().join("*.tfrecord").display().to_string();
     let none = CompressionChoice::Fixed(Compression::None);
-    let dataset = Dataset::open(&[pattern], none, &CacheChoice::Off, &mut |_| true).unwrap();
+    let dataset = Dataset::open(&[pattern], none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
     let shuffle =
         Shuffle { content, seed: 3, enabled: true, window: 6, interleave: 2, block_length: 1 };

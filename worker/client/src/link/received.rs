@@ -153,6 +153,7 @@ pub(crate) fn prefetch_stats(
         reading,
         read_bytes: stats.read_bytes,
         reinflated_bytes: stats.reinflated_bytes,
+        remote: None,
         slots: SlotPoolStats {
             slots: stats.slots as usize + copies.slots,
             bytes: stats.slot_bytes as usize + copies.bytes,

@@ -1,0 +1,271 @@
+//! A bucket, container or web host, and how to reach it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use shardfeed_plan::Digest;
+use tokio::sync::Semaphore;
+
+use super::fault::{access_hint, deepest};
+use super::limits::{Limits, PAUSE};
+use super::location::{Location, Scheme};
+use super::profile;
+use super::transport::Connector;
+use crate::error::LoadError;
+
+/// Our own clock watches each request, byte by byte.
+const NO_TIMEOUT: &str = "1day";
+
+/// Times that credentials are asked for before there are none.
+const CREDENTIAL_ATTEMPTS: u32 = 3;
+
+type Checked = Pin<Box<dyn Future<Output = Result<(), object_store::Error>> + Send>>;
+
+/// A bucket that is open.
+pub(crate) struct Bucket {
+    pub(super) scheme: Scheme,
+    pub(super) limits: Limits,
+    /// For ranges: what fails is told at once, and tried again by `fetch`.
+    pub(super) reads: Arc<dyn ObjectStore>,
+    /// For lists and looks: small, and tried again by object_store itself.
+    pub(super) lists: Arc<dyn ObjectStore>,
+    /// Requests that may be under way, shared by all buckets.
+    pub(super) permits: Arc<Semaphore>,
+    /// Asks for credentials, if requests are signed.
+    credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bucket").field("reads", &self.reads).finish_non_exhaustive()
+    }
+}
+
+/// A bucket that is open in a process, and how it was found.
+struct Known {
+    process: u32,
+    root: String,
+    environment: Digest,
+    bucket: Weak<Bucket>,
+}
+
+impl Bucket {
+    /// The bucket of `location`; one for all who use it under the same environment.
+    ///
+    /// # Errors  What the environment says makes no store.
+    pub(crate) fn open(location: &Location) -> Result<Arc<Self>, LoadError> {
+        static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+        let (process, root, environment) = (std::process::id(), location.root(), environment());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| known.bucket.strong_count() > 0);
+        let same = |known: &&Known| {
+            known.process == process && known.root == root && known.environment == environment
+        };
+        if let Some(bucket) = known.iter().find(same).and_then(|known| known.bucket.upgrade()) {
+            return Ok(bucket);
+        }
+        // Not under the lock: a fork in the meantime would leave it locked in the child. Two who build
+        // at the same time have one each.
+        drop(known);
+        let bucket = Arc::new(Self::build(location)?);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push(Known { process, root, environment, bucket: Arc::downgrade(&bucket) });
+        Ok(bucket)
+    }
+
+    fn build(location: &Location) -> Result<Self, LoadError> {
+        static TLS: Once = Once::new();
+        // Somebody else's choice is as good.
+        TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+        let limits = Limits::from_environment()?;
+        let scheme = location.scheme;
+        let refused = |error: object_store::Error| {
+            LoadError::Option(format!(
+                "{}: {}; {}",
+                location.root(),
+                deepest(&error),
+                access_hint(scheme)
+            ))
+        };
+        let built = match scheme {
+            Scheme::S3 => s3(&location.authority, limits),
+            Scheme::Gs => gs(&location.authority, limits),
+            Scheme::Az => az(&location.authority, limits),
+            Scheme::Http | Scheme::Https => web(&location.root(), limits),
+        };
+        let Built { reads, lists, credentials } = built.map_err(refused)?;
+        Ok(Self { scheme, limits, reads, lists, permits: permits(limits), credentials })
+    }
+
+    /// Sees that there are credentials, which says more than a request without them.
+    ///
+    /// # Errors  There are none.
+    pub(super) async fn check_credentials(&self, root: &str) -> Result<(), LoadError> {
+        let Some(ask) = &self.credentials else {
+            return Ok(());
+        };
+        let mut attempt = 1;
+        loop {
+            match ask().await {
+                Ok(()) => return Ok(()),
+                Err(_) if attempt < CREDENTIAL_ATTEMPTS => attempt += 1,
+                Err(error) => {
+                    return Err(LoadError::Store {
+                        file: root.to_owned(),
+                        offset: None,
+                        reason: format!("there are no credentials ({})", deepest(&error)),
+                        hint: access_hint(self.scheme),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// One limit for the process: a fork gets its own.
+fn permits(limits: Limits) -> Arc<Semaphore> {
+    static PERMITS: Mutex<Option<(u32, usize, Arc<Semaphore>)>> = Mutex::new(None);
+    let mut permits = PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((of, requests, permits)) = &*permits
+        && (*of, *requests) == (process, limits.requests)
+    {
+        return Arc::clone(permits);
+    }
+    let made = Arc::new(Semaphore::new(limits.requests));
+    *permits = Some((process, limits.requests, Arc::clone(&made)));
+    made
+}
+
+/// What of the environment decides how a bucket is reached.
+fn environment() -> Digest {
+    let ours =
+        ["AWS_", "GOOGLE_", "AZURE_", "SHARDFEED_STORE_", "HTTP_PROXY", "HTTPS_PROXY", "HOME"];
+    let mut set: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| ours.iter().any(|prefix| name.starts_with(prefix)))
+        .collect();
+    set.sort();
+    Digest::of_parts(set.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]))
+}
+
+struct Built {
+    reads: Arc<dyn ObjectStore>,
+    lists: Arc<dyn ObjectStore>,
+    credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
+}
+
+/// What `fetch` does better itself.
+fn once() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+fn patient(limits: Limits) -> RetryConfig {
+    let backoff = BackoffConfig { init_backoff: PAUSE.0, max_backoff: PAUSE.1, base: 2.0 };
+    RetryConfig { backoff, max_retries: 1000, retry_timeout: limits.retry }
+}
+
+fn stall(limits: Limits) -> String {
+    format!("{}ms", limits.stall.max(Duration::from_secs(1)).as_millis())
+}
+
+fn s3(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
+    let mut base = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let set = |base: &AmazonS3Builder, key| base.get_config_value(&key).is_some();
+    if !set(&base, AmazonS3ConfigKey::AccessKeyId)
+        && !set(&base, AmazonS3ConfigKey::WebIdentityTokenFile)
+        && let Some(profile) = profile::from_environment()
+    {
+        base = profile.apply(base);
+    }
+    let timeout = |builder: AmazonS3Builder, timeout: &str| {
+        builder
+            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), timeout)
+            .with_http_connector(Connector)
+    };
+    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
+    let credentials = Arc::clone(reads.credentials());
+    let lists = timeout(base.clone(), &stall(limits))
+        .with_retry(patient(limits))
+        .with_credentials(Arc::clone(&credentials))
+        .build()?;
+    let unsigned = base.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+    let ask = move || -> Checked {
+        let credentials = Arc::clone(&credentials);
+        Box::pin(async move { credentials.get_credential().await.map(drop) })
+    };
+    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
+    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+}
+
+fn gs(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
+    let base = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+    let timeout = |builder: GoogleCloudStorageBuilder, timeout: &str| {
+        builder
+            .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), timeout)
+            .with_http_connector(Connector)
+    };
+    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
+    let credentials = Arc::clone(reads.credentials());
+    let lists = timeout(base.clone(), &stall(limits))
+        .with_retry(patient(limits))
+        .with_credentials(Arc::clone(&credentials))
+        .build()?;
+    let unsigned = base.get_config_value(&GoogleConfigKey::SkipSignature);
+    let ask = move || -> Checked {
+        let credentials = Arc::clone(&credentials);
+        Box::pin(async move { credentials.get_credential().await.map(drop) })
+    };
+    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
+    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+}
+
+fn az(container: &str, limits: Limits) -> Result<Built, object_store::Error> {
+    let base = MicrosoftAzureBuilder::from_env().with_container_name(container);
+    let timeout = |builder: MicrosoftAzureBuilder, timeout: &str| {
+        builder
+            .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), timeout)
+            .with_http_connector(Connector)
+    };
+    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
+    let credentials = Arc::clone(reads.credentials());
+    let lists = timeout(base.clone(), &stall(limits))
+        .with_retry(patient(limits))
+        .with_credentials(Arc::clone(&credentials))
+        .build()?;
+    let unsigned = base.get_config_value(&AzureConfigKey::SkipSignature);
+    let ask = move || -> Checked {
+        let credentials = Arc::clone(&credentials);
+        Box::pin(async move { credentials.get_credential().await.map(drop) })
+    };
+    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
+    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+}
+
+fn web(root: &str, limits: Limits) -> Result<Built, object_store::Error> {
+    let options = |timeout: Option<Duration>| {
+        let options = ClientOptions::new().with_allow_http(true);
+        match timeout {
+            Some(timeout) => options.with_timeout(timeout),
+            None => options.with_timeout_disabled(),
+        }
+    };
+    let store = |timeout, retry| {
+        HttpBuilder::new()
+            .with_url(root)
+            .with_client_options(options(timeout))
+            .with_retry(retry)
+            .with_http_connector(Connector)
+            .build()
+    };
+    let reads = Arc::new(store(None, once())?);
+    let lists = Arc::new(store(Some(limits.stall), patient(limits))?);
+    Ok(Built { reads, lists, credentials: None })
+}

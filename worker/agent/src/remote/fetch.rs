@@ -1,0 +1,288 @@
+//! One range of an object: asked for until all of it came, or its time is up.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use futures::StreamExt;
+use object_store::path::Path as StorePath;
+use object_store::{GetOptions, GetRange};
+use shardfeed_plan::ChangeStamp;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use super::bucket::Bucket;
+use super::fault::{Attempts, Fault, PATIENCE_HINT};
+use super::listing::{look, stamp_of};
+use super::location::Location;
+use super::runtime::runtime;
+use crate::blocks::{BLOCK_BYTES, BlockCache, BlockKey};
+use crate::error::LoadError;
+
+/// How often a wait looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What talking to stores costs, shared by everything that reads for one loader.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteCounters {
+    /// Requests for ranges that were made.
+    pub(crate) requests: AtomicU64,
+    /// Of these, those that were made again after one failed.
+    pub(crate) retries: AtomicU64,
+    /// Bytes that came.
+    pub(crate) bytes: AtomicU64,
+    /// Bytes that were on this host's disk.
+    pub(crate) cached_bytes: AtomicU64,
+}
+
+/// What talking to stores has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    /// Requests for ranges.
+    pub requests: u64,
+    /// Of these, those that were made again after one failed.
+    pub retries: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Bytes that were on this host's disk instead.
+    pub cached_bytes: u64,
+}
+
+impl RemoteCounters {
+    pub(crate) fn stats(&self) -> RemoteStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RemoteStats {
+            requests: of(&self.requests),
+            retries: of(&self.retries),
+            bytes: of(&self.bytes),
+            cached_bytes: of(&self.cached_bytes),
+        }
+    }
+}
+
+/// How the objects of a bucket are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    bucket: Arc<Bucket>,
+    counters: Arc<RemoteCounters>,
+    blocks: Option<Arc<BlockCache>>,
+}
+
+impl Reach {
+    /// - `url`: of anything in the bucket.
+    ///
+    /// # Errors  No URL, or what the environment says makes no store.
+    pub(crate) fn open(
+        url: &str,
+        counters: Arc<RemoteCounters>,
+        blocks: Option<Arc<BlockCache>>,
+    ) -> Result<Self, LoadError> {
+        let bucket = Bucket::open(&Location::parse(url)?)?;
+        Ok(Self { bucket, counters, blocks })
+    }
+
+    /// # Errors  No URL that a store has a place for.
+    pub(crate) fn object(
+        &self,
+        url: &str,
+        stamp: ChangeStamp,
+    ) -> Result<Arc<RemoteObject>, LoadError> {
+        let path = Location::parse(url)?.store_path()?;
+        Ok(Arc::new(RemoteObject { reach: self.clone(), path, url: url.to_owned(), stamp }))
+    }
+}
+
+/// An object as it was when it was indexed.
+#[derive(Debug)]
+pub(crate) struct RemoteObject {
+    reach: Reach,
+    path: StorePath,
+    url: String,
+    stamp: ChangeStamp,
+}
+
+/// A range under way; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(super) range: Range<u64>,
+    result: Receiver<Result<Bytes, LoadError>>,
+    task: JoinHandle<()>,
+}
+
+impl Pending {
+    /// Waits for it while somebody waits for us.
+    pub(crate) fn wait(&self, stop: &AtomicBool) -> Result<Bytes, LoadError> {
+        loop {
+            match self.result.recv_timeout(LOOK_EVERY) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                    return Err(LoadError::Interrupted);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl RemoteObject {
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.stamp.size_bytes
+    }
+
+    /// Starts to fetch a range.
+    pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>) -> Pending {
+        let (sender, result) = bounded(1);
+        let (object, wanted) = (Arc::clone(self), range.clone());
+        let task = runtime().spawn(async move {
+            // Nobody waits for it any more when the loader moved elsewhere.
+            let _ = sender.send(object.get(wanted).await);
+        });
+        Pending { range, result, task }
+    }
+
+    /// A range, from this host's disk where it is kept there.
+    async fn get(&self, range: Range<u64>) -> Result<Bytes, LoadError> {
+        let Some(blocks) = &self.reach.blocks else {
+            return self.fetch(range).await;
+        };
+        let numbers = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        let keys: Vec<_> =
+            numbers.clone().map(|n| BlockKey::new(&self.url, &self.stamp, n)).collect();
+        let (cache, wanted) = (Arc::clone(blocks), keys.clone());
+        let look = move || wanted.into_iter().map(|key| cache.get(key)).collect::<Vec<_>>();
+        let mut found = spawn_blocking(look).await.map_err(|_| LoadError::ReaderLost)?;
+        let first = numbers.start;
+        let mut all =
+            Vec::with_capacity((self.span(numbers.clone()).end - first * BLOCK_BYTES) as usize);
+        let mut number = numbers.start;
+        while number < numbers.end {
+            let index = (number - first) as usize;
+            let span = self.span(number..number + 1);
+            let whole = |block: &Vec<u8>| block.len() as u64 == span.end - span.start;
+            if let Some(block) = found[index].take().filter(whole) {
+                self.reach.counters.cached_bytes.fetch_add(block.len() as u64, Ordering::Relaxed);
+                all.extend_from_slice(&block);
+                number += 1;
+                continue;
+            }
+            let behind = found[index + 1..].iter().take_while(|block| block.is_none()).count();
+            let run = number..number + 1 + behind as u64;
+            let bytes = self.fetch(self.span(run.clone())).await?;
+            all.extend_from_slice(&bytes);
+            let (cache, keys) = (Arc::clone(blocks), keys[index..index + 1 + behind].to_vec());
+            let keep = move || {
+                let parts = bytes.chunks(BLOCK_BYTES as usize);
+                keys.into_iter().zip(parts).for_each(|(key, part)| cache.put(key, part));
+            };
+            spawn_blocking(keep).await.map_err(|_| LoadError::ReaderLost)?;
+            number = run.end;
+        }
+        let from = (range.start - first * BLOCK_BYTES) as usize;
+        let until = (range.end - first * BLOCK_BYTES) as usize;
+        Ok(Bytes::from(all).slice(from..until))
+    }
+
+    /// Where blocks are in the file.
+    fn span(&self, blocks: Range<u64>) -> Range<u64> {
+        blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(self.stamp.size_bytes)
+    }
+
+    async fn fetch(&self, range: Range<u64>) -> Result<Bytes, LoadError> {
+        let limits = self.reach.bucket.limits;
+        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let mut got = Vec::with_capacity(length);
+        let mut attempts = Attempts::new(limits);
+        loop {
+            let permit = self.reach.bucket.permits.acquire().await.expect("nobody closes it");
+            self.reach.counters.requests.fetch_add(1, Ordering::Relaxed);
+            if attempts.failures() > 0 {
+                self.reach.counters.retries.fetch_add(1, Ordering::Relaxed);
+            }
+            let before = got.len();
+            let mut fault = self.attempt(&range, &mut got).await;
+            drop(permit);
+            if let Err(Fault::Changed) = fault {
+                // An answer may also make no sense.
+                fault = Err(match look(&self.reach.bucket, &self.path).await {
+                    Ok(now) if now == self.stamp => {
+                        Fault::passing("an answer about another object or range")
+                    }
+                    Ok(now) => return Err(self.changed(Some(now))),
+                    Err(fault) => fault,
+                });
+            }
+            self.reach.counters.bytes.fetch_add((got.len() - before) as u64, Ordering::Relaxed);
+            let at = range.start + got.len() as u64;
+            match fault {
+                Ok(()) => return Ok(got.into()),
+                Err(Fault::Gone | Fault::Changed) => return Err(self.changed(None)),
+                Err(Fault::Lasting { reason, hint }) => return Err(self.failed(at, reason, hint)),
+                Err(Fault::Passing { reason, retry_after }) => {
+                    tracing::debug!(file = self.url, offset = at, reason, "a read failed");
+                    match attempts.failed(reason, retry_after) {
+                        Some(pause) => sleep(pause).await,
+                        None => return Err(self.failed(at, attempts.told(), PATIENCE_HINT)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks once for what is missing at the end of `got`.
+    async fn attempt(&self, range: &Range<u64>, got: &mut Vec<u8>) -> Result<(), Fault> {
+        let limits = self.reach.bucket.limits;
+        let wanted = (range.end - range.start) as usize;
+        let missing = range.start + got.len() as u64..range.end;
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(missing)),
+            if_match: self.condition(),
+            ..GetOptions::default()
+        };
+        let stalled =
+            |what: &str| Fault::passing(format!("{what} for {:.1} s", limits.stall.as_secs_f64()));
+        let answer =
+            timeout(limits.stall, self.reach.bucket.reads.get_opts(&self.path, options)).await;
+        let answer = answer.map_err(|_| stalled("no answer"))?;
+        let answer = answer.map_err(|error| Fault::of(self.reach.bucket.scheme, &error))?;
+        if stamp_of(&answer.meta) != self.stamp {
+            return Err(Fault::Changed);
+        }
+        let mut body = answer.into_stream();
+        while got.len() < wanted {
+            match timeout(limits.stall, body.next()).await {
+                Err(_) => return Err(stalled("no byte")),
+                Ok(Some(Err(error))) => return Err(Fault::of(self.reach.bucket.scheme, &error)),
+                Ok(None) => return Err(Fault::passing("the body ended before its end")),
+                Ok(Some(Ok(bytes))) => {
+                    let room = wanted - got.len();
+                    got.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a store shall compare before it sends anything. A weak tag never compares equal there;
+    /// what answers is compared here in any case.
+    fn condition(&self) -> Option<String> {
+        self.stamp.etag.clone().filter(|etag| !etag.starts_with("W/"))
+    }
+
+    fn changed(&self, found: Option<ChangeStamp>) -> LoadError {
+        LoadError::Changed { file: self.url.clone(), indexed: self.stamp.clone(), found }
+    }
+
+    fn failed(&self, offset: u64, reason: String, hint: &'static str) -> LoadError {
+        LoadError::Store { file: self.url.clone(), offset: Some(offset), reason, hint }
+    }
+}

@@ -1,0 +1,146 @@
+//! A remote file, read at any place and ahead where it is read in order.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use shardfeed_tfrecord::ReadAt;
+
+use super::fetch::{Pending, RemoteObject};
+use crate::error::LoadError;
+
+/// A read elsewhere that is not longer than this is made alone, without reading ahead behind it.
+const ALONE_BYTES: usize = 64 << 10;
+
+/// What one more request costs in bandwidth: about 40 ms at 100 MB/s.
+const STEP_OVER_BYTES: u64 = 4 << 20;
+
+/// Whether nobody waits any more.
+pub(crate) type Stop = Arc<AtomicBool>;
+
+/// A remote file in reading.
+#[derive(Debug)]
+pub(crate) struct RemoteFile {
+    object: Arc<RemoteObject>,
+    /// Bytes of one request.
+    block_bytes: u64,
+    /// Requests under way at most.
+    ahead: usize,
+    /// Bytes in hand, and where they start.
+    current: (u64, Bytes),
+    /// Ranges that follow each other and, if they were not a single one, what is in hand.
+    pending: VecDeque<Pending>,
+    stop: Stop,
+}
+
+impl RemoteFile {
+    pub(crate) fn new(
+        object: Arc<RemoteObject>,
+        block_bytes: usize,
+        ahead: usize,
+        stop: Stop,
+    ) -> Self {
+        let current = (0, Bytes::new());
+        let block_bytes = block_bytes.max(1) as u64;
+        Self { object, block_bytes, ahead, current, pending: VecDeque::new(), stop }
+    }
+
+    /// Starts to read ahead at `offset`, where the first read will be.
+    pub(crate) fn prime(&mut self, offset: u64) {
+        self.current = (offset, Bytes::new());
+        self.pending.clear();
+        self.top_up();
+    }
+
+    /// Reads at most `out.len()` bytes at `offset`; 0 at the end of the file.
+    pub(crate) fn read(&mut self, out: &mut [u8], offset: u64) -> Result<usize, LoadError> {
+        let size = self.object.size_bytes();
+        if offset >= size || out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if let Some(here) = self.in_hand(offset) {
+                let count = here.len().min(out.len());
+                out[..count].copy_from_slice(&here[..count]);
+                return Ok(count);
+            }
+            if offset == self.behind() && self.pending.is_empty() {
+                self.top_up();
+            }
+            match self.pending.pop_front() {
+                Some(pending) if pending.range.contains(&offset) => self.take(pending)?,
+                // What is stepped over was on its way already.
+                Some(pending)
+                    if pending.range.end <= offset
+                        && self.pending.back().is_some_and(|last| offset < last.range.end) => {}
+                _ => self.jump(out.len(), offset)?,
+            }
+        }
+    }
+
+    /// What is in hand from `offset` on.
+    fn in_hand(&self, offset: u64) -> Option<&[u8]> {
+        let (start, bytes) = &self.current;
+        let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
+        bytes.get(from..).filter(|bytes| !bytes.is_empty())
+    }
+
+    fn behind(&self) -> u64 {
+        self.current.0 + self.current.1.len() as u64
+    }
+
+    fn take(&mut self, pending: Pending) -> Result<(), LoadError> {
+        let bytes = pending.wait(&self.stop)?;
+        self.current = (pending.range.start, bytes);
+        self.top_up();
+        Ok(())
+    }
+
+    /// Reads elsewhere than ahead.
+    fn jump(&mut self, count: usize, offset: u64) -> Result<(), LoadError> {
+        self.pending.clear();
+        if count > ALONE_BYTES {
+            self.prime(offset);
+            return Ok(());
+        }
+        let end = (offset + count as u64).min(self.object.size_bytes());
+        let alone = self.object.begin(offset..end);
+        self.current = (offset, alone.wait(&self.stop)?);
+        Ok(())
+    }
+
+    /// Asks for what follows, up to the number of requests that may be under way.
+    fn top_up(&mut self) {
+        let size = self.object.size_bytes();
+        while self.pending.len() < self.ahead.max(1) {
+            let start = self.pending.back().map_or(self.behind(), |last| last.range.end);
+            if start >= size {
+                return;
+            }
+            self.pending.push_back(self.object.begin(self.block_at(start, size)));
+        }
+    }
+
+    /// A block from `start` on; blocks end at multiples of their size, wherever reading began.
+    fn block_at(&self, start: u64, size: u64) -> Range<u64> {
+        let end = (start / self.block_bytes + 1) * self.block_bytes;
+        start..end.min(size)
+    }
+}
+
+impl ReadAt for RemoteFile {
+    fn read_at(&mut self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read(out, offset).map_err(io::Error::other)
+    }
+
+    fn size_bytes(&mut self) -> io::Result<u64> {
+        Ok(self.object.size_bytes())
+    }
+
+    fn step_over_bytes(&self) -> u64 {
+        STEP_OVER_BYTES
+    }
+}

@@ -1,0 +1,53 @@
+//! How long and how much: the bounds of talking to stores, from the environment.
+
+use std::time::Duration;
+
+use crate::error::LoadError;
+
+/// Requests under way at once in this process, whatever their number of streams.
+const REQUESTS: usize = 64;
+/// Time for one range from its first failure on.
+const RETRY_SECONDS: f64 = 120.0;
+/// Time without a byte after which a request is given up and made again.
+const STALL_SECONDS: f64 = 15.0;
+
+/// The first pause after a failure, and the longest.
+pub(super) const PAUSE: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(15));
+
+/// A server may ask for a longer pause than ours, up to this.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) requests: usize,
+    pub(crate) retry: Duration,
+    pub(crate) stall: Duration,
+}
+
+impl Limits {
+    /// # Errors  A variable that says no positive number.
+    pub(crate) fn from_environment() -> Result<Self, LoadError> {
+        let requests = number("SHARDFEED_STORE_REQUESTS", REQUESTS as f64)?;
+        let seconds = |name, default| number(name, default).map(Duration::from_secs_f64);
+        Ok(Self {
+            requests: (requests as usize).clamp(1, 4096),
+            retry: seconds("SHARDFEED_STORE_RETRY_SECONDS", RETRY_SECONDS)?,
+            stall: seconds("SHARDFEED_STORE_STALL_SECONDS", STALL_SECONDS)?,
+        })
+    }
+}
+
+fn number(name: &str, default: f64) -> Result<f64, LoadError> {
+    let Some(text) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+        return Ok(default);
+    };
+    let number = text.to_str().and_then(|text| text.parse::<f64>().ok());
+    match number.filter(|number| *number > 0.0 && *number < 1e6) {
+        Some(number) => Ok(number),
+        None => Err(LoadError::Option(format!(
+            "{name}={} says no number above 0; unset it for {default}",
+            text.display()
+        ))),
+    }
+}

@@ -1,0 +1,236 @@
+//! Which files there are, and how they look.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use futures::{StreamExt, TryStreamExt};
+use glob::{MatchOptions, Pattern};
+use object_store::path::Path as StorePath;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use shardfeed_plan::ChangeStamp;
+
+use super::bucket::Bucket;
+use super::fault::{Fault, PATIENCE_HINT};
+use super::location::Location;
+use super::runtime::runtime;
+use crate::error::LoadError;
+
+/// How often it is asked whether anybody still waits.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Looks at single files that are under way at once.
+const LOOKS: usize = 64;
+
+/// Files of one range in braces at most: more is a slip of the hand.
+const RANGE_MAX: u64 = 1_000_000;
+
+/// Asked now and then whether to go on.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+
+/// A remote file as it was found: its URL and how it looks.
+pub(crate) type Seen = (String, ChangeStamp);
+
+/// The remote files that `pattern` names.
+///
+/// # Errors  There are none; the store refuses or does not answer; `Interrupted`.
+pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+    let location = Location::parse(pattern)?;
+    if location.key.is_empty() || location.key.ends_with('/') {
+        return Err(LoadError::NotFound(format!(
+            "{pattern}: is a folder; name its files, for example {}/*.tfrecord",
+            pattern.trim_end_matches('/')
+        )));
+    }
+    if location.scheme.is_web() {
+        return stamps(&expand(pattern)?, go_on);
+    }
+    if !location.key.contains(['*', '?', '[']) {
+        return stamps(&[pattern.to_owned()], go_on);
+    }
+    let matched = list(&location, pattern, go_on)?;
+    if matched.is_empty() {
+        return Err(LoadError::NotFound(format!(
+            "{pattern}: no object matches; check the pattern and the bucket"
+        )));
+    }
+    Ok(matched)
+}
+
+/// How remote files look now, in the order of `urls`, which are of one bucket or host.
+///
+/// # Errors  As [`find`].
+pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+    let Some(first) = urls.first() else {
+        return Ok(Vec::new());
+    };
+    let bucket = Bucket::open(&Location::parse(first)?)?;
+    let mut paths = Vec::with_capacity(urls.len());
+    for url in urls {
+        paths.push((url.clone(), Location::parse(url)?.store_path()?));
+    }
+    let root = Location::parse(first)?.root();
+    wait(go_on, async move {
+        bucket.check_credentials(&root).await?;
+        let looks = futures::stream::iter(paths).map(|(url, path)| {
+            let bucket = Arc::clone(&bucket);
+            async move {
+                let stamp = look(&bucket, &path).await.map_err(|fault| told(&url, fault))?;
+                Ok::<_, LoadError>((url, stamp))
+            }
+        });
+        looks.buffered(LOOKS).try_collect().await
+    })
+}
+
+/// How an object looks now.
+pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, Fault> {
+    let meta = bucket.lists.head(path).await;
+    meta.map(|meta| stamp_of(&meta)).map_err(|error| Fault::of(bucket.scheme, &error))
+}
+
+/// A store's own name for a content says all; without one size and time have to do, and stores tell
+/// parts of seconds in lists only.
+pub(super) fn stamp_of(meta: &ObjectMeta) -> ChangeStamp {
+    let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
+    // Azure quotes it in headers and not in lists.
+    let etag = etag.map(|etag| match etag.ends_with('"') {
+        true => etag.to_owned(),
+        false => format!("\"{etag}\""),
+    });
+    let modified_ns = match etag {
+        Some(_) => 0,
+        None => i128::from(meta.last_modified.timestamp()) * 1_000_000_000,
+    };
+    ChangeStamp { size_bytes: meta.size, modified_ns, etag }
+}
+
+fn told(url: &str, fault: Fault) -> LoadError {
+    let store =
+        |reason, hint| LoadError::Store { file: url.to_owned(), offset: None, reason, hint };
+    match fault {
+        Fault::Gone => {
+            LoadError::NotFound(format!("{url}: no such object; check the bucket and the key"))
+        }
+        Fault::Changed => store("changed while it was looked at".into(), "try again"),
+        Fault::Passing { reason, .. } => store(format!("gave up: {reason}"), PATIENCE_HINT),
+        Fault::Lasting { reason, hint } => store(reason, hint),
+    }
+}
+
+/// Lists what a pattern of a bucket matches.
+fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+    let options = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
+    let matches = Pattern::new(&location.key)
+        .map_err(|error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}")))?;
+    let is_wild = |part: &&str| part.contains(['*', '?', '[']);
+    let parts: Vec<&str> = location.key.split('/').collect();
+    let literal = parts.iter().take_while(|part| !is_wild(part)).count();
+    let folder = Location { key: parts[..literal].join("/"), ..location.clone() };
+    let prefix = (literal > 0).then(|| folder.store_path()).transpose()?;
+    // Below a folder all is listed, unless the folder itself is all that is meant.
+    let flat = literal + 1 == parts.len() && !parts[literal].contains("**");
+    let bucket = Bucket::open(location)?;
+    let (root, url) = (location.root(), pattern.to_owned());
+    wait(go_on, async move {
+        bucket.check_credentials(&root).await?;
+        let store = Arc::clone(&bucket.lists);
+        let failed = |error| match Fault::of(bucket.scheme, &error) {
+            Fault::Gone => LoadError::NotFound(format!(
+                "{url}: there is no such bucket; check its name, and the endpoint"
+            )),
+            fault => told(&url, fault),
+        };
+        let matched = |meta: &ObjectMeta| matches.matches_with(meta.location.as_ref(), options);
+        let seen = |meta: ObjectMeta| (format!("{root}/{}", meta.location), stamp_of(&meta));
+        if flat {
+            let found = store.list_with_delimiter(prefix.as_ref()).await.map_err(failed)?;
+            return Ok(found.objects.into_iter().filter(matched).map(seen).collect());
+        }
+        let mut listing = store.list(prefix.as_ref());
+        let mut found = Vec::new();
+        while let Some(meta) = listing.next().await {
+            let meta = meta.map_err(failed)?;
+            if matched(&meta) {
+                found.push(seen(meta));
+            }
+        }
+        Ok(found)
+    })
+}
+
+/// Web servers list nothing: a range in braces stands for its numbers.
+fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
+    let refused = |why: &str| LoadError::NotFound(format!("{pattern}: {why}"));
+    if pattern.contains(['*', '?', '[']) {
+        return Err(refused(
+            "a web server lists no files, so it cannot be a pattern; name each file, or a range such \
+             as x-{00000..00099}.tfrecord (URLs with a query are not supported)",
+        ));
+    }
+    let Some((before, rest)) = pattern.split_once('{') else {
+        return Ok(vec![pattern.to_owned()]);
+    };
+    let range = rest.split_once('}').and_then(|(range, behind)| {
+        let (from, to) = range.split_once("..")?;
+        Some((from.len(), from.parse::<u64>().ok()?, to.parse::<u64>().ok()?, behind))
+    });
+    let Some((width, from, to, behind)) = range else {
+        return Err(refused("what stands in braces is no range such as {00000..00099}"));
+    };
+    if from > to || to - from >= RANGE_MAX {
+        return Err(refused("the range in braces is empty or too long"));
+    }
+    let behind = expand(behind)?;
+    if (to - from + 1).saturating_mul(behind.len() as u64) > RANGE_MAX {
+        return Err(refused("the ranges in braces name too many files"));
+    }
+    let names = (from..=to).map(|number| format!("{before}{number:0width$}"));
+    Ok(names.flat_map(|name| behind.iter().map(move |rest| format!("{name}{rest}"))).collect())
+}
+
+/// Waits for the network while asking whether anybody still waits.
+fn wait<T: Send + 'static>(
+    go_on: GoOn<'_>,
+    work: impl Future<Output = Result<T, LoadError>> + Send + 'static,
+) -> Result<T, LoadError> {
+    let (sender, receiver) = bounded(1);
+    let task = runtime().spawn(async move {
+        // Nobody listens if the caller gave up.
+        let _ = sender.send(work.await);
+    });
+    loop {
+        match receiver.recv_timeout(ASK_EVERY) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) if go_on() => {}
+            Err(RecvTimeoutError::Timeout) => {
+                task.abort();
+                return Err(LoadError::Interrupted);
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_in_braces_is_its_files() {
+        let names = expand("http://h/x-{08..10}-of-{1..2}").unwrap();
+        assert_eq!(names[0], "http://h/x-08-of-1");
+        assert_eq!(names[5], "http://h/x-10-of-2");
+        assert_eq!(names.len(), 6);
+        for bad in
+            ["http://h/*", "http://h/{a,b}", "http://h/{2..1}", "http://h/{1", "http://h/x?y=1"]
+        {
+            assert!(expand(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! HTTP under object_store: it keeps what a refusal said, which object_store drops.
+
+use std::time::Duration;
+
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
+};
+
+/// Bytes of a refusal's text that are kept.
+const TEXT_MAX: usize = 4096;
+
+/// A server that refused.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("HTTP status {status}{text}")]
+pub(super) struct Refused {
+    pub(super) status: u16,
+    /// How long it wants to be left alone.
+    pub(super) retry_after: Option<Duration>,
+    /// What it says, for people.
+    pub(super) text: String,
+}
+
+impl Refused {
+    /// Whether the same request may be answered later.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self.status, 408 | 425 | 429 | 500..)
+    }
+}
+
+/// Makes clients that keep refusals.
+#[derive(Debug, Default)]
+pub(super) struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Client(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Client(HttpClient);
+
+#[async_trait::async_trait]
+impl HttpService for Client {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_put = request.method().as_str() == "PUT";
+        let response = self.0.execute(request).await?;
+        let status = response.status().as_u16();
+        // These have a meaning of their own to object_store, and others where it asks for credentials.
+        let has_meaning = matches!(status, 304 | 409 | 412) || (is_put && status < 500);
+        if response.status().is_success() || has_meaning {
+            return Ok(response);
+        }
+        let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
+        let retry_after = header("retry-after")
+            .and_then(|text| text.trim().parse().ok())
+            .map(Duration::from_secs);
+        let location = header("location");
+        // A text that does not come is none; the status says enough.
+        let body = response.into_body().bytes().await.unwrap_or_default();
+        let body = String::from_utf8_lossy(&body[..body.len().min(TEXT_MAX)]).into_owned();
+        let text = match (text_of(&body), location) {
+            (text, None) => text,
+            (text, Some(location)) => format!("{text} (redirected to {location})"),
+        };
+        let refused = Refused { status, retry_after, text };
+        // The first kind is tried again by object_store where it is told to, the other never.
+        let kind = match refused.is_passing() {
+            true => HttpErrorKind::Request,
+            false => HttpErrorKind::Decode,
+        };
+        Err(HttpError::new(kind, refused))
+    }
+}
+
+/// What people want to know of an error's body: S3's code and message, else its first line.
+pub(super) fn text_of(body: &str) -> String {
+    let tag = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once("</")?.0.trim().to_owned())
+    };
+    let parts: Vec<String> = [tag("Code"), tag("Message")].into_iter().flatten().collect();
+    let text = match parts.is_empty() {
+        false => parts.join(": "),
+        true if body.trim_start().starts_with('<') => String::new(),
+        true => body.lines().next().unwrap_or_default().trim().to_owned(),
+    };
+    let text: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
+    if text.is_empty() { text } else { format!(" ({text})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_told_in_a_line() {
+        let s3 = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request \
+                  rate.</Message></Error>";
+        assert_eq!(text_of(s3), " (SlowDown: Reduce your request rate.)");
+        assert_eq!(text_of("<html><h1>502</h1></html>"), "");
+        assert_eq!(text_of("no such thing\nmore"), " (no such thing)");
+        assert_eq!(text_of(""), "");
+    }
+}
