@@ -95,7 +95,7 @@ def measure(options: dict[str, object], seconds: float) -> None:
     count, batches, most = 0, 0, 0
     begin = time.perf_counter()
     for batch in each:
-        count += len(batch)
+        count += len(batch.valid)
         batches += 1
         if batches % 64 == 0:
             most = max(most, len(os.listdir("/proc/self/fd")))

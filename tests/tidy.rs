@@ -57,7 +57,8 @@ const PURE: &[&str] = &[
     "shardfeed-pipeline",
     "shardfeed-scheduler",
 ];
-const NOT_IN_PURE: &[&str] = &["tokio", "tonic", "prost", "openraft", "object_store", "tracing"];
+const NOT_IN_PURE: &[&str] =
+    &["tokio", "tonic", "prost", "openraft", "object_store", "reqwest", "tracing"];
 
 /// Building needs Rust and a C compiler, no more.
 const NOWHERE: &[&str] =

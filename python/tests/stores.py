@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,6 +58,36 @@ class S3:
 
     def __exit__(self, *_: object) -> None:
         self._server.stop()
+
+
+class Role:
+    """Gives out short-lived keys, as the agent of a container platform does."""
+
+    def __init__(self, lifetime_s: int) -> None:
+        self._lifetime, self.given = lifetime_s, 0
+
+    def __enter__(self) -> Role:
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}/role"
+        return self
+
+    def _answer(self, environ: Any, start: Any) -> Any:
+        self.given += 1
+        ends = datetime.now(UTC) + timedelta(seconds=self._lifetime)
+        keys = {
+            "AccessKeyId": f"key-{self.given}",
+            "SecretAccessKey": "secret",
+            "Token": "token",
+            "Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        return Response(json.dumps(keys), mimetype="application/json")(environ, start)
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 class Web:
@@ -110,6 +142,8 @@ class Seen:
     body_bytes: int = 0
     #: All of it was sent, or is about to be.
     is_done: bool = False
+    #: The key that signed it, if one did.
+    key: str = ""
 
 
 Choice = Callable[[Seen], Fault | None]
@@ -209,6 +243,8 @@ class Proxy:
         headers = http.client.parse_headers(stream)
         body = stream.read(int(headers.get("content-length", 0)))
         seen = Seen(first[0], first[1], headers.get("range"), None)
+        if (signed := headers.get("authorization", "")).startswith("AWS4"):
+            seen.key = signed.partition("Credential=")[2].partition("/")[0]
         with self._lock:
             seen.fault = self.choose(seen)
             self.seen.append(seen)

@@ -16,7 +16,7 @@ import pytest
 import stores
 from cluster import BINARY, Cluster
 from conftest import FEATURES, Dataset, ids, loader, make_dataset
-from stores import S3, Fault, Proxy, Seen, Web, is_read
+from stores import S3, Fault, Proxy, Role, Seen, Web, is_read
 
 import shardfeed as sf
 
@@ -396,6 +396,29 @@ def test_missing_credentials_and_a_denial_say_what_to_do(
         "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
     )
     assert batches(f"{remote}/train-02.tfrecord")
+
+
+def test_keys_are_fetched_anew_before_they_expire(
+    dataset: Dataset, remote: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in stores.KEYS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "token").write_text("token")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+    # They are fetched anew five minutes before they end.
+    with Role(302) as role:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", role.endpoint)
+        whole = local(dataset)
+        deadline = time.monotonic() + SOON_S
+        with sf.Loader(
+            f"{remote}/*.tfrecord", FEATURES, batch_size=4, shuffle_window=16, interleave=3, seed=7
+        ) as each:
+            assert [ids(batch) for batch in each] == whole
+            while len({seen.key for seen in proxy.reads()}) < 2:
+                assert time.monotonic() < deadline, "the first keys are used for ever"
+                list(each)
+        assert {seen.key for seen in proxy.reads()} <= {f"key-{n + 1}" for n in range(role.given)}
 
 
 def test_an_unknown_number_in_the_environment_is_refused(
