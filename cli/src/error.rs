@@ -220,6 +220,11 @@ fn of_load(error: &LoadError) -> Told {
         LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Cache { .. } => {
             Told::advising(&error.to_string())
         }
+        LoadError::Store { hint, .. } => {
+            let text = error.to_string();
+            let what = text.strip_suffix(hint).unwrap_or(&text);
+            Told::new(what.trim_end_matches("; ")).hint(*hint)
+        }
         other => Told::new(other.to_string()),
     }
 }

@@ -107,7 +107,7 @@ def test_no_file(tmp_path: Path) -> None:
         (tmp_path / "*.tfrecord", "no file matches"),
         (tmp_path / "one.tfrecord", "no such file"),
         (tmp_path, "is a folder"),
-        ("s3://bucket/x-*", "not supported yet"),
+        ("hdfs://bucket/x-*", "is not known"),
     ):
         with pytest.raises(sf.DatasetNotFoundError, match=text) as caught:
             sf.Loader(str(pattern), batch_size=1)

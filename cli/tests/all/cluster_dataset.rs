@@ -108,10 +108,10 @@ fn a_dataset_that_cannot_be_scanned_says_why() {
     expect![[r#"
         exit 1
         error: dataset `remote` cannot be scanned
-        cause: s3://bucket/x: `s3://` is not supported yet, only local files are
-        hint: copy the files, or mount the bucket
+        cause: hdfs://bucket/x: `hdfs://` is not known
+        hint: use a path, file://, s3://, gs://, az://, http:// or https://
     "#]]
-    .assert_eq(&cluster.fails(&["dataset", "add", "remote", "s3://bucket/x"]));
+    .assert_eq(&cluster.fails(&["dataset", "add", "remote", "hdfs://bucket/x"]));
 }
 
 #[test]

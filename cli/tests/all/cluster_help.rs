@@ -132,7 +132,11 @@ fn of_the_processes() {
                       Computing threads [default: one for each core]
 
                   --cache-dir <DIR>
-                      Folder for indexes of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+                      Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+
+                  --cache-bytes <SIZE>
+                      Space for bytes of files in object stores; all of the host's workers with the same folder
+                      share it [default: 0, none are kept]
 
                   --allow-uid <UID>
                       Users whose trainers are served, besides the worker's own and root; again or with commas

@@ -42,11 +42,11 @@ fn files_that_are_not_there() {
     );
     check(
         &place,
-        &["plan", "show", "s3://bucket/x"],
+        &["plan", "show", "hdfs://bucket/x"],
         &expect![[r#"
         exit 1
-        error: s3://bucket/x: `s3://` is not supported yet, only local files are
-        hint: copy the files, or mount the bucket
+        error: hdfs://bucket/x: `hdfs://` is not known
+        hint: use a path, file://, s3://, gs://, az://, http:// or https://
     "#]],
     );
     check(

@@ -90,7 +90,7 @@ impl Files {
             if end <= offset {
                 return Ok(0);
             }
-            let bytes = object.begin(offset..end).wait(&self.stop)?;
+            let bytes = object.begin(offset..end, &self.stop).wait(&self.stop)?;
             buffer[..bytes.len()].copy_from_slice(&bytes);
             return Ok(bytes.len());
         }

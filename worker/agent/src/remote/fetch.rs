@@ -14,6 +14,7 @@ use shardfeed_plan::ChangeStamp;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use super::Stop;
 use super::bucket::Bucket;
 use super::fault::{Attempts, Fault, PATIENCE_HINT};
 use super::listing::{look, stamp_of};
@@ -140,20 +141,21 @@ impl RemoteObject {
     }
 
     /// Starts to fetch a range.
-    pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>) -> Pending {
+    /// - `stop`: once set nothing more is asked for, so that a loader that closes ends quietly.
+    pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>, stop: &Stop) -> Pending {
         let (sender, result) = bounded(1);
-        let (object, wanted) = (Arc::clone(self), range.clone());
+        let (object, wanted, stop) = (Arc::clone(self), range.clone(), Arc::clone(stop));
         let task = runtime().spawn(async move {
             // Nobody waits for it any more when the loader moved elsewhere.
-            let _ = sender.send(object.get(wanted).await);
+            let _ = sender.send(object.get(wanted, &stop).await);
         });
         Pending { range, result, task }
     }
 
     /// A range, from this host's disk where it is kept there.
-    async fn get(&self, range: Range<u64>) -> Result<Bytes, LoadError> {
+    async fn get(&self, range: Range<u64>, stop: &Stop) -> Result<Bytes, LoadError> {
         let Some(blocks) = &self.reach.blocks else {
-            return self.fetch(range).await;
+            return self.fetch(range, stop).await;
         };
         let numbers = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let keys: Vec<_> =
@@ -177,7 +179,7 @@ impl RemoteObject {
             }
             let behind = found[index + 1..].iter().take_while(|block| block.is_none()).count();
             let run = number..number + 1 + behind as u64;
-            let bytes = self.fetch(self.span(run.clone())).await?;
+            let bytes = self.fetch(self.span(run.clone()), stop).await?;
             all.extend_from_slice(&bytes);
             let (cache, keys) = (Arc::clone(blocks), keys[index..index + 1 + behind].to_vec());
             let keep = move || {
@@ -197,13 +199,16 @@ impl RemoteObject {
         blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(self.stamp.size_bytes)
     }
 
-    async fn fetch(&self, range: Range<u64>) -> Result<Bytes, LoadError> {
+    async fn fetch(&self, range: Range<u64>, stop: &Stop) -> Result<Bytes, LoadError> {
         let limits = self.reach.bucket.limits;
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let mut got = Vec::with_capacity(length);
         let mut attempts = Attempts::new(limits);
         loop {
             let permit = self.reach.bucket.permits.acquire().await.expect("nobody closes it");
+            if stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
             self.reach.counters.requests.fetch_add(1, Ordering::Relaxed);
             if attempts.failures() > 0 {
                 self.reach.counters.retries.fetch_add(1, Ordering::Relaxed);

@@ -71,7 +71,7 @@ impl RemoteFile {
                 self.top_up();
             }
             match self.pending.pop_front() {
-                Some(pending) if pending.range.contains(&offset) => self.take(pending)?,
+                Some(pending) if pending.range.contains(&offset) => self.take(&pending)?,
                 // What is stepped over was on its way already.
                 Some(pending)
                     if pending.range.end <= offset
@@ -92,7 +92,7 @@ impl RemoteFile {
         self.current.0 + self.current.1.len() as u64
     }
 
-    fn take(&mut self, pending: Pending) -> Result<(), LoadError> {
+    fn take(&mut self, pending: &Pending) -> Result<(), LoadError> {
         let bytes = pending.wait(&self.stop)?;
         self.current = (pending.range.start, bytes);
         self.top_up();
@@ -107,7 +107,7 @@ impl RemoteFile {
             return Ok(());
         }
         let end = (offset + count as u64).min(self.object.size_bytes());
-        let alone = self.object.begin(offset..end);
+        let alone = self.object.begin(offset..end, &self.stop);
         self.current = (offset, alone.wait(&self.stop)?);
         Ok(())
     }
@@ -120,7 +120,7 @@ impl RemoteFile {
             if start >= size {
                 return;
             }
-            self.pending.push_back(self.object.begin(self.block_at(start, size)));
+            self.pending.push_back(self.object.begin(self.block_at(start, size), &self.stop));
         }
     }
 
