@@ -36,7 +36,8 @@ class Loader:
     For the same global batches at another world size keep `lanes` and batch_size x world_size; a state
     keeps its lanes.
 
-    - `files`: a path, a glob, or a list of them.
+    - `files`: a path, a glob, or a list of them; or URLs, such as "s3://bucket/train/*.tfrecord", gs://, az:// or
+      https:// (there without patterns): docs/SOURCES.md. Credentials come from the environment.
     - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or
       `SparseFeature`, as `tf.io.parse_example` takes them; None: raw records under "record".
     - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
