@@ -1,9 +1,11 @@
 """Counts what ranks were given, from their ledgers and the shards alone; the loader is not asked.
 
     python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop|uneven] [--json]
+        [--corrupt error|skip-record|skip-file] [--skipped N]
 
 DIR/rank-R is what SHARDFEED_LEDGER=DIR leaves (embedded/src/ledger.rs); --data is the dataset's
-folder, with no other files in it. A rank's file is in the order of time. A `start` of the same
+folder, with no other files in it. --corrupt is the loader's policy: which records of damaged files count.
+--skipped says how many may be skipped. A rank's file is in the order of time. A `start` of the same
 generation that goes on right where its file stands (a retry after an error) begins nothing. Any
 other replaces what its file has of its generation and of later ones: two starts from one token have
 the same number, and an older token leaves a branch behind. Rank 0, which every world size has, says
@@ -15,6 +17,8 @@ Counted in each epoch, then summed:
 - lost: records never delivered as `valid`. tail="pad" and "uneven": all of them. tail="drop": less
   those that the last step may leave out, records mod B; B - 1 if the global batch B changed in the
   epoch.
+- skipped, unless --corrupt is error: records that were only delivered as not `valid`, which is the slot of a
+  corrupt one. They are not lost.
 - duplicated: valid deliveries after a record's first. unknown: rows, padding too, of no record.
 - problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
   tail="uneven": each rank has steps of its own, of batch_size rows at most, and ranks may end at
@@ -35,7 +39,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from shardfeed import read_records
+from shardfeed import CorruptRecordError, read_records
 
 Row = tuple[str, int, bool]  # shard, ordinal, valid
 
@@ -85,10 +89,31 @@ class Recount:
     duplicated: int = 0
     unknown: int = 0
     dropped: int = 0
+    skipped: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def is_ok(self) -> bool:
-        return not (self.lost or self.duplicated or self.unknown or self.problems)
+    def is_ok(self, skipped: int = 0) -> bool:
+        bad = self.lost or self.duplicated or self.unknown or self.problems
+        return not bad and self.skipped <= skipped
+
+
+def count_records(file: Path, corrupt: str) -> int:
+    """Records of a file that samples are made of under a policy."""
+    records, count = read_records(file), 0
+    while True:
+        try:
+            if next(records, None) is None:
+                return count
+            count += 1
+        except CorruptRecordError as error:
+            if corrupt == "error":
+                raise ValueError(str(error)) from None
+            if corrupt == "skip-file":
+                return 0
+            # Behind damaged data the next record is found; anything else ends the file.
+            if "do not match their checksum" not in str(error):
+                return count
+            count += 1
 
 
 def read_rank(path: Path) -> dict[int, Part]:
@@ -156,14 +181,20 @@ def uneven_problems(steps: dict[int, Step]) -> Iterator[str]:
             yield f" step {number}: (rank, rows) {have} in {start}"
 
 
-def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pad") -> Recount:
+def recount(
+    ledger: Path,
+    data: Path,
+    epochs: int | None = None,
+    tail: str = "pad",
+    corrupt: str = "error",
+) -> Recount:
     """Counts epochs 0 .. epochs - 1; None: all that were begun."""
     generations, steps = read_ledger(ledger)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]
     if not files:
         raise ValueError(f"{data}: holds no shards; name the folder that the loader's files were in")
-    counts = {f.relative_to(root).as_posix(): sum(1 for _ in read_records(f)) for f in files}
+    counts = {f.relative_to(root).as_posix(): count_records(f, corrupt) for f in files}
     begun = max((epoch for epoch, _ in steps), default=-1) + 1
     total = Recount(begun if epochs is None else epochs, sum(counts.values()), generations)
     if begun == 0 or total.epochs != begun:
@@ -175,7 +206,10 @@ def recount(ledger: Path, data: Path, epochs: int | None = None, tail: str = "pa
         rows = [row for step in mine.values() for row in step.global_batch()]
         known = [row for row in rows if 0 <= row[1] < counts.get(row[0], 0)]
         times = Counter((shard, ordinal) for shard, ordinal, valid in known if valid)
-        left_out, may_drop = total.records - len(times), 0
+        invalid = {(shard, ordinal) for shard, ordinal, valid in known if not valid}
+        skipped = set() if corrupt == "error" else invalid - times.keys()
+        total.skipped += len(skipped)
+        left_out, may_drop = total.records - len(times) - len(skipped), 0
         if tail == "drop" and mine:
             batches = {step.start.world_size * step.start.batch_size for step in mine.values()}
             may_drop = total.records % max(batches) if len(batches) == 1 else max(batches) - 1
@@ -193,9 +227,12 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, metavar="E", help="how many there must be")
     parser.add_argument("--tail", choices=["pad", "drop", "uneven"], default="pad")
     parser.add_argument("--json", action="store_true")
+    policies = ["error", "skip-record", "skip-file"]
+    parser.add_argument("--corrupt", choices=policies, default="error")
+    parser.add_argument("--skipped", type=int, default=0, metavar="N", help="how many may be")
     args = parser.parse_args()
     try:
-        total = recount(args.ledger, args.data, args.epochs, args.tail)
+        total = recount(args.ledger, args.data, args.epochs, args.tail, args.corrupt)
     except (ValueError, OSError) as error:
         print(f"recount: {error}", file=sys.stderr)
         return 2
@@ -204,9 +241,9 @@ def main() -> int:
         print(json.dumps(found))
     else:
         print("".join(f"{problem}\n" for problem in total.problems), end="")
-        shown = ("epochs", "records", "lost", "duplicated", "unknown", "dropped")
+        shown = ("epochs", "records", "lost", "duplicated", "unknown", "dropped", "skipped")
         print("recount:", *(f"{name}={found[name]}" for name in shown))
-    return 0 if total.is_ok() else 1
+    return 0 if total.is_ok(args.skipped) else 1
 
 
 if __name__ == "__main__":

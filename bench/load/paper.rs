@@ -51,6 +51,7 @@ impl Files {
                 data_bytes: 4 * self.records,
                 record_bytes_max: 4,
                 marks: vec![(0, 0)],
+                left_out: None,
             }
         };
         (part * PART_FILES..self.count.min((part + 1) * PART_FILES)).map(file).collect()
@@ -114,6 +115,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         name: dataset.clone(),
         patterns: vec!["/paper/*.tfrecord".into()],
         compression: String::new(),
+        corrupt: String::new(),
     };
     // Whoever ran before may have added it.
     let _ = admin.add_dataset(add).await;

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use shardfeed_agent::{CacheChoice, Dataset, Found, LoadError, discover};
+use shardfeed_agent::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
+use shardfeed_plan::Corrupt;
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::progress;
@@ -29,6 +30,16 @@ pub(crate) struct FilesArgs {
 pub(crate) struct DatasetArgs {
     #[command(flatten)]
     files: FilesArgs,
+    /// What is left out of damaged files, as in the run: nothing, it is an error; what follows where the
+    /// framing breaks; any file with damage
+    #[arg(
+        long,
+        default_value = "error",
+        value_name = "POLICY",
+        value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"])
+            .try_map(|name| name.parse::<Corrupt>())
+    )]
+    corrupt: Corrupt,
     /// Scan the files, and keep nothing of it
     #[arg(long)]
     no_cache: bool,
@@ -48,6 +59,7 @@ impl DatasetArgs {
     pub(crate) fn open(&self) -> Result<Dataset, LoadError> {
         let FilesArgs { files, compression } = &self.files;
         let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
-        Dataset::open(files, *compression, &cache.into(), &mut progress::of_scan())
+        let rules = FileRules { compression: *compression, corrupt: self.corrupt };
+        Dataset::open(files, rules, &cache.into(), &mut progress::of_scan())
     }
 }

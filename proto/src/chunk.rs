@@ -19,6 +19,9 @@ pub const PATH_BYTES_MAX: usize = 4096;
 /// Bytes of an ETag at most.
 pub const ETAG_BYTES_MAX: usize = 1024;
 
+/// Bytes of a reason why something of a file is left out, at most.
+pub const REASON_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
+
 /// Marks of one file at most.
 pub const MARKS_MAX: usize = 4096;
 
@@ -81,6 +84,23 @@ pub struct FileEntry {
     pub digest: Digest,
     /// Some record starts, `[ordinal, offset in the uncompressed stream]`, both ascending.
     pub marks: Vec<(u64, u64)>,
+    /// What of the file is left out because it is damaged; counts and digest are of the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOutEntry>,
+}
+
+/// What is left out of a damaged file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOutEntry {
+    /// The first record that is damaged, or is lost with all behind it.
+    pub ordinal: u64,
+    /// Offset of its header in the uncompressed stream.
+    pub offset: u64,
+    /// Whether all of the file is left out.
+    pub is_whole: bool,
+    /// What is wrong, in words; at most [`REASON_BYTES_MAX`].
+    pub reason: String,
 }
 
 /// Why bytes are no chunk, or a chunk cannot be stored.
@@ -215,6 +235,10 @@ impl FileEntry {
             "its marks do not ascend"
         } else if self.marks.last().is_some_and(|mark| mark.0 >= self.records) {
             "a mark is beyond its records"
+        } else if self.left_out.as_ref().is_some_and(|left| left.reason.len() > REASON_BYTES_MAX) {
+            "the reason why something of it is left out is too long"
+        } else if self.left_out.as_ref().is_some_and(|left| left.is_whole && self.records > 0) {
+            "it is left out whole and has records"
         } else {
             return Ok(());
         };
@@ -314,6 +338,7 @@ mod tests {
             record_bytes_max: 2,
             digest: Digest::from_bytes([5; 32]),
             marks: vec![(0, 0), (2, 36)],
+            left_out: None,
         }
     }
 

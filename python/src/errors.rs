@@ -28,6 +28,11 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
             };
             (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
         }
+        LoadError::NoFiller { file, offset, ordinal, .. } => {
+            let place = Place { file, offset: Some(*offset), ordinal: Some(*ordinal) };
+            ("CorruptRecordError", Some(place))
+        }
+        LoadError::Budget { .. } => ("CorruptRecordError", None),
         LoadError::Changed { file, .. } => {
             ("ShardChangedError", Some(Place { file, offset: None, ordinal: None }))
         }

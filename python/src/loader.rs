@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyFloat};
 use shardfeed_embedded::{
-    CacheChoice, CacheOptions, ClusterOptions, LoadError, Loader, LoaderOptions, Next,
-    OpenProgress, PrefetchStats, ScanStage,
+    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions, Next,
+    OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
 };
 use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
-use shardfeed_plan::{Mode, Tail, Token};
+use shardfeed_plan::{Corrupt, Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -23,6 +23,9 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// A column as Python gets to know it: name, kind, dtype, shape.
 type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
+
+/// Something that was skipped: file, offset, ordinal, reason, what.
+type SkippedTuple = (String, u64, u64, String, &'static str);
 
 /// Bytes that a loader may use if nobody says.
 #[pyfunction]
@@ -230,6 +233,20 @@ impl NativeLoader {
         self.with(py, |loader| Ok((loader.contents().records(), loader.dropped())))
     }
 
+    /// What was skipped: file, offset, ordinal, reason, and what of the file.
+    fn skipped(&self, py: Python<'_>) -> PyResult<Vec<SkippedTuple>> {
+        let skipped = self.with(py, |loader| Ok(loader.skipped()))?;
+        let tuple = |one: SkippedRecord| {
+            let what = match one.what {
+                What::Record => "record",
+                What::Rest => "rest",
+                What::File => "file",
+            };
+            (one.file, one.offset, one.ordinal, one.reason, what)
+        };
+        Ok(skipped.into_iter().map(tuple).collect())
+    }
+
     /// What the loader holds and chose, as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.with(py, |loader| Ok(loader.stats()))?;
@@ -237,6 +254,9 @@ impl NativeLoader {
         dict.set_item("batches", stats.batches)?;
         dict.set_item("memory_budget_bytes", stats.memory_budget_bytes)?;
         dict.set_item("copied_batches", stats.copied_batches)?;
+        dict.set_item("skipped", stats.skipped)?;
+        dict.set_item("skipped_in_epoch", stats.skipped_in_epoch)?;
+        dict.set_item("files_left_out", stats.files_left_out)?;
         dict.set_item("source", stats.source)?;
         if let Some(prefetch) = stats.prefetch {
             set_prefetch_stats(&dict, &prefetch)?;
@@ -318,6 +338,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     let tail: String = get("tail")?.extract()?;
     let mode: String = get("mode")?.extract()?;
     let compression: String = get("compression")?.extract()?;
+    let corrupt: String = get("corrupt")?.extract()?;
     Ok(LoaderOptions {
         files: get("files")?.extract()?,
         dataset: get("dataset")?.extract()?,
@@ -325,6 +346,12 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         compression: compression
             .parse::<CompressionChoice>()
             .map_err(|error| bad(error.to_string()))?,
+        corrupt: corrupt.parse::<Corrupt>().map_err(bad)?,
+        corrupt_budget: match get("corrupt_budget")? {
+            budget if budget.is_none() => CorruptBudget::Usual,
+            budget if budget.is_instance_of::<PyFloat>() => CorruptBudget::Part(budget.extract()?),
+            budget => CorruptBudget::Records(budget.extract()?),
+        },
         records: record_spec(py, &get)?,
         batch_size: get("batch_size")?.extract()?,
         seed: get("seed")?.extract()?,

@@ -220,7 +220,10 @@ impl Records {
         if let Some(used) = self.chunk.take() {
             self.reader.recycle(used.bytes);
         }
-        self.chunk = self.reader.next_chunk()?;
+        self.chunk = self.reader.next_chunk().inspect_err(|_| {
+            // Whoever asks again gets the record behind the bad one, if that can be found.
+            self.reader.resume_after_error();
+        })?;
         if let Some(chunk) = &mut self.chunk {
             self.spans = std::mem::take(&mut chunk.records).into();
         }

@@ -316,7 +316,7 @@ def test_the_command(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
     command = [sys.executable, str(SCRIPT), f"--ledger={world.ledger}", f"--data={world.data}"]
     done = subprocess.run(command, capture_output=True, text=True)
-    line = "recount: epochs=1 records=8 lost=0 duplicated=0 unknown=0 dropped=0\n"
+    line = "recount: epochs=1 records=8 lost=0 duplicated=0 unknown=0 dropped=0 skipped=0\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
     done = subprocess.run([*command, "--epochs", "2", "--json"], capture_output=True, text=True)
     assert (done.returncode, json.loads(done.stdout)["lost"]) == (1, 8)

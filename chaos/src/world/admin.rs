@@ -175,7 +175,13 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
     let (dataset, patterns) = (dataset.to_owned(), vec![format!("{ROOT}/{dataset}/*.tfrecord")]);
     let call: Call<wire::AddDatasetResponse> = Rc::new(move |mut clients, context| {
         let (name, patterns, compression) = (dataset.clone(), patterns.clone(), String::new());
-        let request = wire::AddDatasetRequest { context, name, patterns, compression };
+        let request = wire::AddDatasetRequest {
+            context,
+            name,
+            patterns,
+            compression,
+            corrupt: String::new(),
+        };
         Box::pin(async move { clients.admin.add_dataset(request).await })
     });
     cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())

@@ -43,6 +43,7 @@ impl Catalog {
                 data_bytes: records * 48,
                 record_bytes_max: 48,
                 marks: vec![],
+                left_out: None,
             }
         };
         Self { files: (0..dice.pick(6..14)).map(file).collect() }

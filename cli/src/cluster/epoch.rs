@@ -91,6 +91,28 @@ struct EpochReport {
     took_ms: Option<u64>,
     /// Ranks without a live lease, at most 32.
     waiting_for: Vec<u64>,
+    /// Those of `skipped` that are remembered; empty where several epochs are listed.
+    skipped_records: Vec<SkippedReport>,
+}
+
+/// A corrupt record that stands in no batch.
+#[derive(Debug, Serialize)]
+struct SkippedReport {
+    /// Path of the shard, relative to the dataset.
+    path: String,
+    shard: u64,
+    /// The record's number in the shard.
+    ordinal: u64,
+    /// Of its header, in bytes of the uncompressed shard.
+    offset: u64,
+    reason: String,
+}
+
+impl SkippedReport {
+    fn new(record: wire::SkippedRecord) -> Self {
+        let wire::SkippedRecord { path, shard, ordinal, offset, reason } = record;
+        Self { path, shard, ordinal, offset, reason }
+    }
 }
 
 /// Epochs of a job.
@@ -137,8 +159,9 @@ impl EpochCommand {
 impl ShowArgs {
     fn find(&self) -> anyhow::Result<wire::Epoch> {
         let (client, job) = self.of.open()?;
-        let Some(number) = self.epoch else {
-            return current(&client, &job);
+        let number = match self.epoch {
+            Some(number) => number,
+            None => current(&client, &job)?.epoch,
         };
         let epochs = list(&client, job, Some(number));
         let epochs = epochs.map_err(|error| self.of.explain(&client, error))?;
@@ -169,6 +192,7 @@ impl EpochReport {
             age_ms: epoch.age_ms,
             took_ms: epoch.took_ms,
             waiting_for: epoch.waiting_for,
+            skipped_records: epoch.skipped_records.into_iter().map(SkippedReport::new).collect(),
         }
     }
 
@@ -267,6 +291,14 @@ impl Report for ShowReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut facts = vec![("job", self.job.clone())];
         facts.extend(self.epoch.facts());
-        output::write_facts(out, &facts)
+        output::write_facts(out, &facts)?;
+        if self.epoch.skipped_records.is_empty() {
+            return Ok(());
+        }
+        let mut grid = output::Grid::new(&["SKIPPED IN", ">RECORD", ">OFFSET", "REASON"]);
+        for SkippedReport { path, ordinal, offset, reason, .. } in &self.epoch.skipped_records {
+            grid.row([path.clone(), ordinal.to_string(), offset.to_string(), reason.clone()]);
+        }
+        write!(out, "\n{grid}")
     }
 }

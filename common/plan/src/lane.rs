@@ -144,6 +144,26 @@ impl Lane {
         Ok(self.input(block.sources[(output - block.outputs.start) as usize]))
     }
 
+    /// The samples at outputs, which are all below [`Lane::samples`].
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn outputs(&self, outputs: Range<u64>) -> Result<Vec<Sample>, PlanError> {
+        let mut samples = Vec::new();
+        let mut next = outputs.start;
+        for block in self.blocks_from(outputs.start) {
+            if next >= outputs.end {
+                break;
+            }
+            let block = block?;
+            let end = block.outputs.end.min(outputs.end);
+            let place = |output: u64| (output - block.outputs.start) as usize;
+            let sources = &block.sources[place(next)..place(end)];
+            samples.extend(sources.iter().map(|input| self.input(*input)));
+            next = end;
+        }
+        Ok(samples)
+    }
+
     /// The output that `sample` becomes, or `None` if it is in another lane.
     ///
     /// # Errors  `WindowTooLarge`.

@@ -26,6 +26,7 @@ mod layer;
 mod epoch;
 mod progress;
 
+mod corrupt;
 mod job;
 mod token;
 
@@ -34,6 +35,7 @@ pub mod dynamic;
 mod cursor;
 mod intent;
 
+pub use corrupt::{Corrupt, FILLERS_MAX};
 pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};

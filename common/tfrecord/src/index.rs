@@ -24,7 +24,8 @@ pub struct IndexOptions {
     /// Check each record's data too, default false: then large records of plain files are not read.
     pub verify_data: bool,
     /// Default false: any damage is an error. True: a break in the framing ends the index at the last
-    /// good record and is told in [`ShardIndex::broken`]; bad data (with `verify_data`) is counted.
+    /// good record and is told in [`ShardIndex::broken`]; bad data (with `verify_data`) is counted, and the
+    /// first of it told.
     pub keep_going: bool,
     /// Marks kept at most, default 64.
     pub marks_max: usize,
@@ -62,8 +63,12 @@ pub struct ShardIndex {
     pub digest: [u8; 32],
     /// Starts of records, evenly spread, in order; the first is record 0.
     pub marks: Vec<Mark>,
+    /// Whether each record's data was checked.
+    pub data_verified: bool,
     /// Records whose data does not match its checksum; 0 if that was not checked.
     pub corrupt_records: u64,
+    /// The first of them.
+    pub first_corrupt: Option<Break>,
     /// Where the framing breaks, if it does and the pass was told to keep going.
     pub broken: Option<Break>,
 }
@@ -77,15 +82,22 @@ pub struct Mark {
     pub offset: u64,
 }
 
-/// Where no further record can be found.
+/// Where something is wrong: a record that is damaged, or behind which no further one can be found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
-    /// The number that the lost record would have had.
+    /// The record's number, or the one that a lost record would have had.
     pub ordinal: u64,
-    /// Where its header would be in the uncompressed stream.
+    /// Where its header is, or would be, in the uncompressed stream.
     pub offset: u64,
     /// The error, as it would have been shown.
     pub message: String,
+}
+
+impl ShardIndex {
+    /// The index of a file without records.
+    pub fn empty(compression: Compression) -> Self {
+        Builder::new(compression, &IndexOptions::default()).finish()
+    }
 }
 
 /// A [`ShardIndex`] in the making.
@@ -109,7 +121,9 @@ impl Builder {
                 stream_bytes: 0,
                 digest: [0; 32],
                 marks: Vec::new(),
+                data_verified: options.verify_data,
                 corrupt_records: 0,
+                first_corrupt: None,
                 broken: None,
             },
             marks_max: options.marks_max,
@@ -162,9 +176,15 @@ impl Builder {
         if !options.keep_going || error.is_io() {
             return Err(error);
         }
-        let message = error.to_string();
-        self.index.broken = Some(Break { ordinal: error.ordinal, offset: error.offset, message });
+        self.index.broken = Some(Break::of(&error));
         Ok(self.finish())
+    }
+}
+
+impl Break {
+    fn of(error: &ReadError) -> Self {
+        let message = error.to_string();
+        Self { ordinal: error.ordinal, offset: error.offset, message }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::dynamic::Piece;
-use shardfeed_plan::{Difference, Digest, Segment};
+use shardfeed_plan::{Corrupt, Difference, Digest, Segment};
 
 use crate::command::{Cordon, Fencing, SessionId};
 
@@ -62,6 +62,9 @@ pub struct ScanTask {
     pub fencing: Fencing,
     /// How its files are compressed.
     pub compression: String,
+    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    #[serde(default, skip_serializing_if = "Corrupt::is_error")]
+    pub corrupt: Corrupt,
     /// What to do.
     pub work: ScanWork,
 }
@@ -129,7 +132,7 @@ pub enum Refusal {
     OtherDataset {
         /// Its name.
         name: String,
-        /// `patterns`, `compression` or `content`.
+        /// `patterns`, `compression`, `corrupt` or `content`.
         field: String,
         /// What is registered.
         known: String,

@@ -97,6 +97,10 @@ pub const GENERATION_MAX: u64 = 1 << 62;
 /// Steps of an epoch are numbered up to this.
 pub const STEP_MAX: u64 = 1 << 62;
 
+/// Corrupt records of a job that are remembered: about 400 bytes each; whoever has more has other
+/// worries than a list.
+pub const SKIPPED_KEPT: usize = 1_000;
+
 /// Refuses a name that is empty, long or not printable.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     let length = name.len();

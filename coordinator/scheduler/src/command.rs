@@ -2,7 +2,9 @@
 //! chosen by whoever proposes it.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{ContentDigest, Digest, Intent, JobIdentity};
+use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
+
+use crate::skipped::ReportSkipped;
 
 /// A worker's session: the log index of the command that began it.
 pub type SessionId = u64;
@@ -73,6 +75,8 @@ pub enum Change {
         /// For each lease at most one.
         cursors: Vec<CursorReport>,
     },
+    /// Workers met corrupt records, which they skip.
+    ReportSkipped(ReportSkipped),
     /// Ranks of dynamic jobs say how far they are and ask for more.
     TakeGroups {
         /// 1 to [`crate::TAKES_MAX`], for each rank at most one.
@@ -129,6 +133,9 @@ pub struct AddDataset {
     pub patterns: Vec<String>,
     /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
+    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    #[serde(default, skip_serializing_if = "Corrupt::is_error")]
+    pub corrupt: Corrupt,
 }
 
 /// Where a listing or a part of it is kept: a chunk by its digest.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{ContentDigest, Digest};
+use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{DATASETS_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened};
@@ -22,6 +22,9 @@ pub struct Dataset {
     pub patterns: Vec<String>,
     /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
+    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    #[serde(default, skip_serializing_if = "Corrupt::is_error")]
+    pub corrupt: Corrupt,
     /// Counts how often it was added, from 1; of one that was removed before, from beyond its last.
     pub attempt: u64,
     /// Log index at which this attempt began; the oldest one is served first.
@@ -276,11 +279,12 @@ impl State {
             let held = self.datasets.by_name.len() as u64;
             check_room("datasets", held, DATASETS_MAX as u64, "use datasets that exist")?;
         }
-        let AddDataset { name, patterns, compression } = add.clone();
+        let AddDataset { name, patterns, compression, corrupt } = add.clone();
         let dataset = Dataset {
             name,
             patterns,
             compression,
+            corrupt,
             attempt,
             order: moment.index,
             added_ms: moment.now_ms,
@@ -430,6 +434,8 @@ fn check_same(known: &Dataset, add: &AddDataset) -> Result<(), Refusal> {
         ("patterns", named)
     } else if known.compression != add.compression {
         ("compression", known.compression.clone())
+    } else if known.corrupt != add.corrupt {
+        ("corrupt", known.corrupt.to_string())
     } else {
         return Ok(());
     };

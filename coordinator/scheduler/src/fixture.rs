@@ -159,7 +159,13 @@ pub(crate) fn join(worker: &str, incarnation: &str) -> JoinSession {
 
 pub(crate) fn add_dataset() -> AddDataset {
     let patterns = vec!["/data/*.tfrecord".to_owned()];
-    AddDataset { name: DATASET.to_owned(), patterns, compression: "auto".to_owned() }
+    let compression = "auto".to_owned();
+    AddDataset {
+        name: DATASET.to_owned(),
+        patterns,
+        compression,
+        corrupt: shardfeed_plan::Corrupt::Error,
+    }
 }
 
 pub(crate) fn add() -> Change {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::bound::{
     CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT,
-    RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+    RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX, SKIPPED_KEPT,
 };
 use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
@@ -202,6 +202,9 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     bound("generations of a job", generations.len(), 1 + GENERATIONS_KEPT)?;
     bound("sealed epochs of a job", job.sealed.len(), SEALED_KEPT)?;
     bound("runs of a job", job.runs.len(), RUNS_KEPT)?;
+    bound("corrupt records of a job", job.skipped.len(), SKIPPED_KEPT)?;
+    let ascends = job.skipped.is_sorted_by(|a, b| a.sample < b.sample);
+    rule(ascends, name, "corrupt records are known once each, by sample")?;
     rule(job.opened >= generations.len() as u64, name, "every generation was opened")?;
     for (number, generation) in generations {
         rule(*number == generation.number, name, "generations are kept by number")?;

@@ -16,6 +16,7 @@ use crate::dataset::{Phase, check_content};
 use crate::generation::Generation;
 use crate::lease::RankRef;
 use crate::session::Sessions;
+use crate::skipped::SkippedRecord;
 use crate::state::{Moment, State};
 
 /// A job.
@@ -45,6 +46,9 @@ pub struct Job {
     /// Generations are numbered from this on: a removed job of the name may have had those below.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) numbered_from: u64,
+    /// Corrupt records that its workers met, by sample, at most [`crate::SKIPPED_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<SkippedRecord>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -271,6 +275,7 @@ impl State {
             runs: VecDeque::new(),
             usable: BTreeSet::new(),
             numbered_from: self.jobs.removed_below,
+            skipped: vec![],
         };
         self.jobs.by_name.insert(name.clone(), job);
         Ok(Answer::Done)

@@ -33,6 +33,7 @@ mod place;
 mod start;
 
 mod pool;
+mod skipped;
 
 mod balance;
 mod inherit;
@@ -50,7 +51,7 @@ pub use bound::{
     GENERATIONS_KEPT, JOBS_MAX, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
     PIECES_KEPT, PIECES_TOLD_MAX, RANKS_KEPT, RANKS_TOTAL_MAX, REQUEST_AGE_MS, REQUESTS_KEPT,
     REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
-    SIZES_TOLD_MAX, STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
+    SIZES_TOLD_MAX, SKIPPED_KEPT, STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
 };
 pub use command::{
     AddDataset, Change, Command, Cordon, CursorReport, FailDataset, FailScan, Failure, Fencing,
@@ -69,4 +70,5 @@ pub use pool::{Pool, Share, Tally};
 pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
 pub use session::{EndReason, EndedSession, Session};
 pub use shardfeed_plan::Intent;
+pub use skipped::{ReportSkipped, SkippedRecord};
 pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

@@ -289,7 +289,8 @@ impl Dataset {
             _ => return None,
         };
         let (dataset, compression) = (self.name.clone(), self.compression.clone());
-        Some((ScanTask { dataset, fencing: lease.fencing, compression, work }, part))
+        let (fencing, corrupt) = (lease.fencing, self.corrupt);
+        Some((ScanTask { dataset, fencing, compression, corrupt, work }, part))
     }
 
     fn fencing_of(&self, part: Option<u64>) -> Option<Fencing> {
@@ -401,7 +402,16 @@ mod tests {
         let patterns = vec!["/data/*.tfrecord".to_owned()];
         let (fencing, compression) = (fixture.state.applied(), "auto".to_owned());
         let (dataset, work) = (DATASET.to_owned(), ScanWork::List { patterns });
-        assert_eq!(tasks, [ScanTask { dataset, fencing, compression, work }]);
+        assert_eq!(
+            tasks,
+            [ScanTask {
+                dataset,
+                fencing,
+                compression,
+                corrupt: shardfeed_plan::Corrupt::Error,
+                work
+            }]
+        );
         assert_eq!(fixture.take(b, 5), []);
         fixture.done(listing(a, fencing, 3));
         let tasks = fixture.take(a, 2);

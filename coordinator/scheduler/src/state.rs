@@ -128,6 +128,7 @@ impl State {
             Change::StartRank(start) => self.start_rank(moment, start),
             Change::EndRank { lease } => self.end_rank(lease),
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
+            Change::ReportSkipped(report) => self.report_skipped(report),
             Change::TakeGroups { takes } => self.take_groups(moment, takes),
             Change::Revoke(revoke) => self.revoke(revoke),
             Change::CordonWorker { worker, state } => self.cordon_worker(worker, *state),

@@ -26,6 +26,7 @@ pub(crate) enum Rpc {
     RegisterJob,
     StartRank,
     EndRank,
+    ReportSkipped,
     LatestToken,
     TakeGroups,
     BatchTakeGroups,

@@ -173,6 +173,9 @@ pub struct ScanTask {
     /// auto, none, gzip, zlib
     #[prost(string, tag = "3")]
     pub compression: ::prost::alloc::string::String,
+    /// what of damaged files is left out, as in AddDatasetRequest
+    #[prost(string, tag = "6")]
+    pub corrupt: ::prost::alloc::string::String,
     #[prost(oneof = "scan_task::Work", tags = "4, 5")]
     pub work: ::core::option::Option<scan_task::Work>,
 }
@@ -350,6 +353,21 @@ pub struct EndRankRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndRankResponse {}
+/// Corrupt records that a worker met and skips; facts of the job's records, whatever the epoch.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReportSkippedRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(uint64, tag = "2")]
+    pub session: u64,
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    /// at most 1000
+    #[prost(message, repeated, tag = "4")]
+    pub records: ::prost::alloc::vec::Vec<SkippedRecord>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportSkippedResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LatestTokenRequest {
     #[prost(message, optional, tag = "1")]
@@ -626,6 +644,9 @@ pub struct AddDatasetRequest {
     /// auto, none, gzip, zlib; empty: auto
     #[prost(string, tag = "4")]
     pub compression: ::prost::alloc::string::String,
+    /// error, skip-record, skip-file: what of damaged files is left out; empty: error
+    #[prost(string, tag = "5")]
+    pub corrupt: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddDatasetResponse {}
@@ -664,6 +685,9 @@ pub struct Dataset {
     /// since it was added
     #[prost(uint64, tag = "14")]
     pub age_ms: u64,
+    /// error, skip-record, skip-file
+    #[prost(string, tag = "15")]
+    pub corrupt: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetDatasetRequest {
@@ -813,6 +837,28 @@ pub struct Epoch {
     /// ranks that have no live lease, at most 32
     #[prost(uint64, repeated, tag = "16")]
     pub waiting_for: ::prost::alloc::vec::Vec<u64>,
+    /// those of `skipped`, if only this epoch is asked for
+    #[prost(message, repeated, tag = "17")]
+    pub skipped_records: ::prost::alloc::vec::Vec<SkippedRecord>,
+}
+/// A record that stands in no batch, because it is corrupt.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SkippedRecord {
+    /// ordinal in the manifest
+    #[prost(uint64, tag = "1")]
+    pub shard: u64,
+    /// in the shard
+    #[prost(uint64, tag = "2")]
+    pub ordinal: u64,
+    /// of its header, bytes in the uncompressed shard
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// what is wrong with it
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// of the shard; empty when a worker tells
+    #[prost(string, tag = "5")]
+    pub path: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEpochsRequest {
@@ -1674,6 +1720,35 @@ pub mod worker_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn report_skipped(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportSkippedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportSkippedResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.WorkerService/ReportSkipped",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.WorkerService",
+                        "ReportSkipped",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn latest_token(
             &mut self,
             request: impl tonic::IntoRequest<super::LatestTokenRequest>,
@@ -1851,6 +1926,13 @@ pub mod worker_service_server {
             &self,
             request: tonic::Request<super::EndRankRequest>,
         ) -> std::result::Result<tonic::Response<super::EndRankResponse>, tonic::Status>;
+        async fn report_skipped(
+            &self,
+            request: tonic::Request<super::ReportSkippedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportSkippedResponse>,
+            tonic::Status,
+        >;
         async fn latest_token(
             &self,
             request: tonic::Request<super::LatestTokenRequest>,
@@ -2473,6 +2555,51 @@ pub mod worker_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EndRankSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.WorkerService/ReportSkipped" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportSkippedSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::ReportSkippedRequest>
+                    for ReportSkippedSvc<T> {
+                        type Response = super::ReportSkippedResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportSkippedRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::report_skipped(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportSkippedSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

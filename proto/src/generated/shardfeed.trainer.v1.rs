@@ -110,6 +110,9 @@ pub struct Open {
     /// auto, none, gzip, zlib
     #[prost(string, tag = "3")]
     pub compression: ::prost::alloc::string::String,
+    /// error, skip-record, skip-file: of files, and of the records of any dataset; empty: error
+    #[prost(string, tag = "4")]
+    pub corrupt: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -125,7 +128,7 @@ pub struct Progress {
     #[prost(uint64, tag = "5")]
     pub bytes_total: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Dataset {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -140,6 +143,32 @@ pub struct Dataset {
     /// as it was registered
     #[prost(string, tag = "5")]
     pub compression: ::prost::alloc::string::String,
+    /// as it was registered; empty: error
+    #[prost(string, tag = "6")]
+    pub corrupt: ::prost::alloc::string::String,
+    /// of damaged files, at most 1000
+    #[prost(message, repeated, tag = "7")]
+    pub left_out: ::prost::alloc::vec::Vec<LeftOut>,
+    #[prost(uint64, tag = "8")]
+    pub left_out_total: u64,
+}
+/// What of a damaged file is in no batch.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeftOut {
+    /// ordinal in the manifest
+    #[prost(uint64, tag = "1")]
+    pub shard: u64,
+    /// the first record that is damaged, or lost with all behind it
+    #[prost(uint64, tag = "2")]
+    pub ordinal: u64,
+    /// bytes, in the uncompressed file
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// all of the file is left out
+    #[prost(bool, tag = "4")]
+    pub is_whole: bool,
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Shards {
@@ -205,6 +234,9 @@ pub struct Start {
     pub segments: ::prost::alloc::vec::Vec<super::super::common::v1::Segment>,
     #[prost(uint64, tag = "11")]
     pub step: u64,
+    /// Corrupt records that the trainer knows of, at most 1000: a worker that died may not have told of them.
+    #[prost(message, repeated, tag = "12")]
+    pub skipped: ::prost::alloc::vec::Vec<Skipped>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Started {
@@ -277,6 +309,24 @@ pub struct Batch {
     pub shards: ::core::option::Option<Range>,
     #[prost(message, optional, tag = "9")]
     pub ordinals: ::core::option::Option<Range>,
+    /// samples whose slots other records fill, not valid; padding not counted
+    #[prost(message, repeated, tag = "10")]
+    pub skipped: ::prost::alloc::vec::Vec<Skipped>,
+}
+/// A sample that was planned and not delivered, because its record is corrupt.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Skipped {
+    /// ordinal in the manifest
+    #[prost(uint64, tag = "1")]
+    pub shard: u64,
+    /// in the shard
+    #[prost(uint64, tag = "2")]
+    pub ordinal: u64,
+    /// bytes, in the uncompressed file
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// The trainer took a batch, and gives slots back.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

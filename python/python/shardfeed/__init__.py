@@ -30,7 +30,7 @@ from shardfeed.features import (
     SparseFeature,
     VarLenFeature,
 )
-from shardfeed.loader import Loader
+from shardfeed.loader import Loader, Skipped
 from shardfeed.records import (
     TFRecordWriter,
     encode_example,
@@ -59,6 +59,7 @@ __all__ = [
     "RaggedFeature",
     "ShardChangedError",
     "ShardfeedError",
+    "Skipped",
     "SparseColumn",
     "SparseFeature",
     "SupersededError",

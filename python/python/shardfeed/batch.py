@@ -71,13 +71,13 @@ class Batch(Mapping[str, Any]):
 
     @property
     def valid(self) -> Array:
-        """bool `[rows]`, False for padding."""
+        """bool `[rows]`, False for padding, and where a corrupt record was skipped: another one stands there."""
         return _array(self._native.valid(), np.bool_)
 
     @property
     def provenance(self) -> tuple[Array, Array] | None:
         """Shard ordinal and ordinal in the shard of each row, int64 `[rows]` each; `loader.shards`
-        has the shards' paths. None unless the loader was made with `provenance=True`."""
+        has the shards' paths. Where a corrupt record was skipped they name that one. None unless the loader was made with `provenance=True`."""
         if not self._with_provenance:
             return None
         shard, ordinal = self._native.provenance()

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
@@ -24,6 +24,17 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+
+
+class Skipped(NamedTuple):
+    """Something corrupt that was skipped. `what` is "record"; or of a damaged file "rest", all from this record
+    on, or "file", all of it."""
+
+    file: str
+    offset: int
+    ordinal: int
+    reason: str
+    what: str
 
 
 class Loader:
@@ -84,6 +95,14 @@ class Loader:
     - `resume`: a state to go on from, as for `load_state_dict`; "latest": where the cluster knows all
       ranks of the job to stand (it hears of it every heartbeat, so some batches may come again).
     - `compression`: "auto", "none", "gzip" or "zlib".
+    - `corrupt`: what to do about a record whose data does not match its checksum, or is not what features and
+      operators say. "error": raise. "skip-record": its slot is filled with the nearest good record of the order and
+      is not `valid`; a file whose framing breaks ends there. "skip-file": the same, but a file with any wrong checksum
+      is left out whole, for which all files are read when they are indexed. Everything that is skipped is in
+      `loader.skipped`, and logged. Batches without corrupt records are the same under all three, and a state goes
+      on under any of them (unless files were left out, which is other content).
+    - `corrupt_budget`: how much may be skipped of an epoch on this rank, in records or, as a float, as a part of its
+      samples; a file that is left out, or cut, counts as one. Beyond it: an error. None: 0.01, at least 16.
     """
 
     def __init__(
@@ -120,6 +139,8 @@ class Loader:
         provenance: bool = False,
         resume: State | str | Sequence[State] | None = None,
         compression: str | None = "auto",
+        corrupt: Literal["error", "skip-record", "skip-file"] = "error",
+        corrupt_budget: int | float | None = None,
     ) -> None:
         coordinators = _coordinators(coordinator)
         if coordinators is None and resume == "latest":
@@ -160,6 +181,8 @@ class Loader:
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
             "compression": compression or "none",
+            "corrupt": str(corrupt),
+            "corrupt_budget": _corrupt_budget(corrupt_budget),
         }
         #: This rank, the number of ranks, and the samples per rank and step: `redeal()` changes them.
         self.rank, self.world_size = found.rank, found.world_size
@@ -232,6 +255,13 @@ class Loader:
     def dropped(self) -> int:
         """Samples of the current epoch that no step delivers."""
         return self._native.counts()[1]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """What was skipped because it is corrupt: files that are left out, then records in the order in which
+        this rank met them, each once; the first 1,000. `stats()` counts all: `skipped`, `skipped_in_epoch`,
+        `files_left_out`."""
+        return [Skipped(*one) for one in self._native.skipped()]
 
     @property
     def plan_digest(self) -> str:
@@ -420,6 +450,14 @@ def _budget(value: int | str | None, in_cluster: bool) -> int | None:
     if value is None:
         return _native.default_budget_bytes() // max(1, ranks.on_this_host())
     return _bytes("memory_budget", value, 1)
+
+
+def _corrupt_budget(value: int | float | None) -> int | float | None:
+    if isinstance(value, float):
+        if not 0 <= value <= 1:
+            raise ConfigError(f"corrupt_budget as a part of the samples must be from 0.0 to 1.0, not {value}")
+        return value
+    return None if value is None else _number("corrupt_budget", value, 0)
 
 
 def _bytes(name: str, value: int | str, least: int) -> int:

@@ -19,7 +19,7 @@ def read_records(path: str | os.PathLike[str], compression: str | None = "auto")
     - `compression`: "auto", "none" (or None), "gzip" or "zlib".
 
     Raises `DatasetNotFoundError`, and `CorruptRecordError` with file, offset and ordinal at the first
-    damaged record.
+    damaged record. Where only the data of that one is damaged, `next()` goes on behind it.
     """
     return _native.NativeRecords(os.fspath(path), compression or "none")
 

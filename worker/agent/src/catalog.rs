@@ -4,19 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use shardfeed_plan::{ChangeStamp, ContentDigest, Digest};
-use shardfeed_proto::chunk::{EntriesChunk, FileEntry};
+use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest};
+use shardfeed_proto::chunk::{EntriesChunk, FileEntry, LeftOutEntry, REASON_BYTES_MAX};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
-use shardfeed_tfrecord::{
-    Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex,
-};
+use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::cache::CacheOptions;
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, FileRules, LeftOut, leave_out};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage, Seeds, look, stamp};
@@ -37,8 +35,8 @@ pub enum Source {
     Files {
         /// Absolute paths, globs or URLs.
         patterns: Vec<String>,
-        /// How they are compressed.
-        compression: CompressionChoice,
+        /// How they are compressed, and what is left out of damaged ones.
+        rules: FileRules,
     },
 }
 
@@ -59,8 +57,8 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 pub struct Opened {
     /// Its name in the cluster.
     pub name: String,
-    /// How its files are compressed, as it was registered.
-    pub compression: CompressionChoice,
+    /// How its files are read, as it was registered.
+    pub rules: FileRules,
     /// What it is.
     pub dataset: Arc<Dataset>,
 }
@@ -87,18 +85,16 @@ impl Catalog {
     pub fn open(&self, source: &Source, progress: Progress<'_>) -> Result<Opened, LoadError> {
         let name = match source {
             Source::Named(name) => name.clone(),
-            Source::Files { patterns, compression } => {
-                self.register(patterns, *compression, progress)?
-            }
+            Source::Files { patterns, rules } => self.register(patterns, *rules, progress)?,
         };
         let described = self.when_ready(&name, progress)?;
         let content = digest_from("content", &described.content).map_err(invalid)?;
-        let compression: CompressionChoice = described.compression.parse().map_err(invalid)?;
+        let rules = rules_of(&described.compression, &described.corrupt)?;
         if let Some(dataset) = self.known(&name, content) {
-            return Ok(Opened { name, compression, dataset });
+            return Ok(Opened { name, rules, dataset });
         }
         let entries = self.entries(&described, progress)?;
-        let dataset = self.index(&described, &entries, progress)?;
+        let dataset = self.index(&described, rules, &entries, progress)?;
         if dataset.manifest().digest() != content {
             let message = format!(
                 "dataset `{name}`: what its chunks hold is not its content; add it under another name"
@@ -110,7 +106,7 @@ impl Catalog {
         open.retain(|(_, _, dataset)| dataset.strong_count() > 0);
         open.truncate(OPEN_MAX);
         open.push((name.clone(), content, Arc::downgrade(&dataset)));
-        Ok(Opened { name, compression, dataset })
+        Ok(Opened { name, rules, dataset })
     }
 
     fn known(&self, name: &str, content: ContentDigest) -> Option<Arc<Dataset>> {
@@ -132,9 +128,10 @@ impl Catalog {
     fn register(
         &self,
         patterns: &[String],
-        compression: CompressionChoice,
+        rules: FileRules,
         progress: Progress<'_>,
     ) -> Result<String, LoadError> {
+        let FileRules { compression, corrupt } = rules;
         let found = {
             let mut waiting = waiting(progress);
             discover(patterns, &mut || waiting(""))?
@@ -147,6 +144,10 @@ impl Catalog {
             };
             looks.push(format!("{path}\0{look}\n"));
         }
+        if corrupt.skips() {
+            // The same files under another policy are another dataset.
+            looks.push(format!("{corrupt}\n"));
+        }
         let digest = Digest::of_parts(looks.iter().map(String::as_bytes)).to_string();
         let name = format!("files-{}", &digest[..24]);
         let mut waiting = waiting(progress);
@@ -156,6 +157,7 @@ impl Catalog {
                 name: name.clone(),
                 patterns: patterns.to_vec(),
                 compression: compression.to_string(),
+                corrupt: corrupt.to_string(),
             };
             Box::pin(async move { clients.admin.add_dataset(request).await })
         })?;
@@ -206,12 +208,11 @@ impl Catalog {
     fn index(
         &self,
         described: &wire::Dataset,
+        rules: FileRules,
         entries: &[FileEntry],
         progress: Progress<'_>,
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
-        let compression: CompressionChoice = described.compression.parse().map_err(invalid)?;
-        let seeds = entries.iter().map(seed).collect::<Result<Seeds, _>>()?;
         let root = PathBuf::from(&described.root);
         // Remote files need no look: each answer of the store is compared with the stamp they had.
         let stamps = match is_remote(&root) {
@@ -219,9 +220,11 @@ impl Catalog {
             false => Vec::new(),
         };
         let found = Found { root, paths, stamps };
+        let seeds = entries.iter().filter_map(|entry| seed(entry, rules).transpose());
+        let seeds = seeds.collect::<Result<Seeds, _>>()?;
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let dataset = Dataset::index(found, compression, &self.cache, &seeds, &mut scanning)?;
+        let dataset = Dataset::index(found, rules, &self.cache, &seeds, &mut scanning)?;
         for (shard, entry) in dataset.manifest().shards().iter().zip(entries) {
             if shard.digest != entry.digest || shard.records != entry.records {
                 return Err(other_content(&dataset, &described.name, entry));
@@ -254,8 +257,28 @@ pub(crate) fn get_chunk(
     Ok(response.content)
 }
 
-/// What another worker found, as if found here.
-fn seed(entry: &FileEntry) -> Result<(String, (ChangeStamp, ShardIndex)), LoadError> {
+/// How a dataset's files are read, as it was registered.
+pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, LoadError> {
+    let corrupt = match corrupt {
+        "" => Corrupt::Error,
+        corrupt => corrupt.parse().map_err(invalid)?,
+    };
+    Ok(FileRules { compression: compression.parse().map_err(invalid)?, corrupt })
+}
+
+/// What another worker found, as if found here; `None`: it did not keep enough of it.
+fn seed(
+    entry: &FileEntry,
+    rules: FileRules,
+) -> Result<Option<(String, (ChangeStamp, ShardIndex))>, LoadError> {
+    let FileEntry { path, left_out, .. } = entry.clone();
+    if left_out.as_ref().is_some_and(|left| left.is_whole) {
+        return Ok(None);
+    }
+    let broken = left_out.map(|left| {
+        let LeftOutEntry { ordinal, offset, reason: message, .. } = left;
+        Break { ordinal, offset, message }
+    });
     let compression: Compression = entry.compression.parse().map_err(invalid)?;
     let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
     let marks = entry.marks.iter().map(|&(ordinal, offset)| Mark { ordinal, offset });
@@ -267,10 +290,12 @@ fn seed(entry: &FileEntry) -> Result<(String, (ChangeStamp, ShardIndex)), LoadEr
         stream_bytes: entry.data_bytes.saturating_add(framing.saturating_mul(entry.records)),
         digest: *entry.digest.as_bytes(),
         marks: marks.collect(),
+        data_verified: rules.corrupt == Corrupt::SkipFile,
         corrupt_records: 0,
-        broken: None,
+        first_corrupt: None,
+        broken,
     };
-    Ok((entry.path.clone(), (stamp_of_entry(entry), index)))
+    Ok(Some((path, (stamp_of_entry(entry), index))))
 }
 
 fn stamp_of_entry(entry: &FileEntry) -> ChangeStamp {
@@ -283,9 +308,15 @@ pub(crate) fn entry_of(
     root: &Path,
     path: &str,
     stamp: &ChangeStamp,
-    index: &ShardIndex,
+    mut index: ShardIndex,
+    corrupt: Corrupt,
 ) -> FileEntry {
     debug_assert!(root.is_absolute() || is_remote(root));
+    let left_out = leave_out(&mut index, 0, corrupt).map(|left| {
+        let LeftOut { ordinal, offset, is_whole, mut reason, .. } = left;
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        LeftOutEntry { ordinal, offset, is_whole, reason }
+    });
     FileEntry {
         path: path.to_owned(),
         size_bytes: stamp.size_bytes,
@@ -297,6 +328,7 @@ pub(crate) fn entry_of(
         record_bytes_max: index.record_bytes_max,
         digest: Digest::from_bytes(index.digest),
         marks: index.marks.iter().map(|mark| (mark.ordinal, mark.offset)).collect(),
+        left_out,
     }
 }
 

@@ -7,6 +7,8 @@ use shardfeed_plan::dynamic::Piece;
 use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Token};
 use shardfeed_proto::{ErrorKind, WireError};
 
+use crate::mend::Skipped;
+
 /// A job as a rank wants to run it.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
@@ -178,6 +180,9 @@ pub trait Control: Send + Sync {
     /// Tells what is ahead of the trainer: how many batches are ready, and which shards the batches on
     /// their way are made of. Never waits.
     fn report_ahead(&self, _lease: &Lease, _ready: u64, _reading: &[u32]) {}
+
+    /// Tells of corrupt records of a job that were skipped. Never waits.
+    fn report_skipped(&self, _job: &str, _skipped: &[Skipped]) {}
 
     /// Says what a rank of a dynamic job has begun, and what it was granted. Waits up to `take.wait`
     /// for something to tell, and for whoever answers; `waiting` giving up is `Retry`.

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
-use shardfeed_tfrecord::{Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark};
+use shardfeed_plan::{ChangeStamp, Corrupt, Digest, Manifest, Shard};
+use shardfeed_tfrecord::{
+    Break, Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex,
+};
 
 use crate::blocks::BlockCache;
 use crate::cache::CacheOptions;
@@ -20,6 +22,38 @@ pub struct Dataset {
     manifest: Manifest,
     files: Vec<DatasetFile>,
     blocks: Option<Arc<BlockCache>>,
+    left_out: Vec<LeftOut>,
+}
+
+/// How files are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileRules {
+    /// How they are compressed.
+    pub compression: CompressionChoice,
+    /// What happens to those that are damaged. With `SkipRecord` a file ends where its framing breaks;
+    /// with `SkipFile` one with any damage has no samples, for which every byte is read when it is indexed.
+    pub corrupt: Corrupt,
+}
+
+impl From<CompressionChoice> for FileRules {
+    fn from(compression: CompressionChoice) -> Self {
+        Self { compression, corrupt: Corrupt::Error }
+    }
+}
+
+/// What indexing left out of a file, because it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Shard ordinal.
+    pub shard: u32,
+    /// The first record that is damaged, or is lost with all behind it.
+    pub ordinal: u64,
+    /// Offset of its header in the uncompressed file, in bytes.
+    pub offset: u64,
+    /// Whether all of the file is left out, and not only what comes from there on.
+    pub is_whole: bool,
+    /// What is wrong, in words.
+    pub reason: String,
 }
 
 /// What indexing found in one file.
@@ -48,13 +82,13 @@ impl Dataset {
     /// # Errors  Nothing is found; a file is damaged or listed twice; `Interrupted`.
     pub fn open(
         patterns: &[String],
-        compression: CompressionChoice,
+        rules: impl Into<FileRules>,
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let listing = ScanProgress::listing();
         let found = discover(patterns, &mut || progress(listing))?;
-        Self::index(found, compression, cache, &Seeds::new(), progress)
+        Self::index(found, rules.into(), cache, &Seeds::new(), progress)
     }
 
     /// Indexes known files of a folder.
@@ -64,30 +98,34 @@ impl Dataset {
     pub fn open_paths(
         root: PathBuf,
         paths: Vec<String>,
-        compression: CompressionChoice,
+        rules: FileRules,
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let found = Found { root, paths, stamps: Vec::new() };
-        Self::index(found, compression, cache, &Seeds::new(), progress)
+        Self::index(found, rules, cache, &Seeds::new(), progress)
     }
 
     /// As [`Dataset::open`], with what others found: files that look as they did then are not
     /// scanned.
     pub(crate) fn index(
         found: Found,
-        compression: CompressionChoice,
+        rules: FileRules,
         cache: &CacheOptions,
         seeds: &Seeds,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
-        let entries = index_files(&found, compression, cache, seeds, progress)?;
+        let entries = index_files(&found, rules, cache, seeds, progress)?;
         let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
         pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let mut shards = Vec::with_capacity(pairs.len());
         let mut files = Vec::with_capacity(pairs.len());
-        for (path, entry) in pairs {
+        let mut left_out = Vec::new();
+        for (path, mut entry) in pairs {
+            if let Some(left) = leave_out(&mut entry.index, shards.len() as u32, rules.corrupt) {
+                left_out.push(left);
+            }
             files.push(DatasetFile {
                 path: found.root.join(&path),
                 stamp: entry.stamp,
@@ -100,7 +138,7 @@ impl Dataset {
             let digest = Digest::from_bytes(entry.index.digest);
             shards.push(Shard { path, records: entry.index.records, digest });
         }
-        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files, blocks })
+        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files, blocks, left_out })
     }
 
     /// The folder that its shards' paths are relative to, or its URL.
@@ -116,6 +154,11 @@ impl Dataset {
     /// Its files, in manifest order.
     pub fn files(&self) -> &[DatasetFile] {
         &self.files
+    }
+
+    /// What is left out of damaged files, in manifest order.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// Mean bytes of a record, rounded up; 0 without records.
@@ -145,4 +188,16 @@ impl Dataset {
     pub fn is_compressed(&self) -> bool {
         self.files.iter().any(|file| file.compression != Compression::None)
     }
+}
+
+/// Takes what a policy leaves out of a file out of its index. The digest is of the records that are left.
+pub(crate) fn leave_out(index: &mut ShardIndex, shard: u32, corrupt: Corrupt) -> Option<LeftOut> {
+    let is_whole = corrupt == Corrupt::SkipFile;
+    let corrupt = index.first_corrupt.take().filter(|_| is_whole);
+    let Break { ordinal, offset, message } = corrupt.or_else(|| index.broken.take())?;
+    if is_whole {
+        let ShardIndex { compression, data_verified, .. } = *index;
+        *index = ShardIndex { data_verified, ..ShardIndex::empty(compression) };
+    }
+    Some(LeftOut { shard, ordinal, offset, is_whole, reason: message })
 }

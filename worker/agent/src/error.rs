@@ -35,6 +35,40 @@ pub enum LoadError {
         /// What is wrong with it.
         fault: Box<RowFault>,
     },
+    /// A record is damaged, and so is everything near it.
+    #[error(
+        "{file}: record {ordinal} at offset {offset}: {reason}; none of the {tried} records nearest to it \
+         in the order is good either, so none can stand in for it: check features and operators, and \
+         the files with `shardfeed dataset verify`"
+    )]
+    NoFiller {
+        /// The file.
+        file: String,
+        /// Offset of the record's header in the uncompressed file, in bytes.
+        offset: u64,
+        /// Its ordinal.
+        ordinal: u64,
+        /// What is wrong with it.
+        reason: String,
+        /// Records that were tried.
+        tried: usize,
+    },
+    /// More was skipped than the job allows.
+    #[error(
+        "{what}, {skipped} in all, and corrupt_budget allows {allowed} on this rank; the first: {}; copy \
+         the files again, leave these out, or raise corrupt_budget=",
+        .first.join("; ")
+    )]
+    Budget {
+        /// Of which epoch, or of which files.
+        what: String,
+        /// Records and files that were skipped.
+        skipped: u64,
+        /// How many may be.
+        allowed: u64,
+        /// Some of them, in words.
+        first: Vec<String>,
+    },
     /// A file is not the one that was indexed.
     #[error(
         "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone while \
@@ -150,6 +184,10 @@ impl LoadError {
                 };
                 return at(kind, file, Some(*offset), Some(*ordinal));
             }
+            Self::NoFiller { file, offset, ordinal, .. } => {
+                return at(ErrorKind::Corrupt, file, Some(*offset), Some(*ordinal));
+            }
+            Self::Budget { .. } => ErrorKind::Corrupt,
             Self::Changed { file, .. } => return at(ErrorKind::Changed, file, None, None),
             Self::Io { file, .. } => return at(ErrorKind::Data, file, None, None),
             Self::Store { file, offset, .. } => return at(ErrorKind::Data, file, *offset, None),

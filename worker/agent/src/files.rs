@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as StorePath;
 use object_store::{GetOptions, GetResultPayload, ObjectStore};
-
 use rustix::process::{Resource, getrlimit};
-use shardfeed_pipeline::REMOTE_CHUNKS_AHEAD;
+use shardfeed_pipeline::{REMOTE_CHUNKS_AHEAD, RowError, RowFault};
+use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::dataset::Dataset;
 use crate::error::LoadError;
@@ -75,6 +75,20 @@ impl Files {
     /// The path of a shard, for messages.
     pub(crate) fn name(&self, shard: u32) -> String {
         self.dataset.files()[shard as usize].path.display().to_string()
+    }
+
+    /// A row's error, with the file that the row is of.
+    pub(crate) fn located(&self, error: RowError) -> LoadError {
+        let RowError { sample, offset, len, fault } = error;
+        let (file, ordinal) = (self.name(sample.shard), sample.ordinal);
+        match fault {
+            // The same error, whoever checks the data.
+            RowFault::Data(DataCrcMismatch { stored, computed }) => {
+                let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
+                ReadError { file, offset, ordinal, kind }.into()
+            }
+            fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
+        }
     }
 
     /// Reads at most `buffer` at `offset` of the stored file.

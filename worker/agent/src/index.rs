@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use shardfeed_plan::ChangeStamp;
-use shardfeed_tfrecord::{CompressionChoice, IndexOptions, ShardIndex, index_file, index_source};
+use shardfeed_plan::{ChangeStamp, Corrupt};
+use shardfeed_tfrecord::{IndexOptions, ShardIndex, index_file, index_source};
 
 use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
+use crate::dataset::FileRules;
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
@@ -79,19 +80,21 @@ pub(crate) type Seeds = BTreeMap<String, (ChangeStamp, ShardIndex)>;
 /// # Errors  The first damaged file by name; the cache cannot be used; `Interrupted`.
 pub(crate) fn index_files(
     found: &Found,
-    compression: CompressionChoice,
+    rules: FileRules,
     options: &CacheOptions,
     seeds: &Seeds,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Entry>, LoadError> {
-    let name = compression.to_string();
+    let name = rules.compression.to_string();
+    let missing =
+        |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
     let cache = Cache::open(&options.folder, &found.root)?;
     let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
     let mut state =
         ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
     let is_remote = is_remote(&found.root);
     let mut states = FileState::all(found, &mut || progress(ScanProgress::listing()))?;
-    if !missing(found, &states, &known, &name).is_empty() {
+    if !missing(&states, &known).is_empty() {
         let _lock = match &cache {
             None => None,
             Some(cache) => {
@@ -105,15 +108,16 @@ pub(crate) fn index_files(
         if !is_remote {
             states = FileState::all(found, &mut || true)?;
         }
-        let seeded = adopt(found, &states, seeds, &name, &mut known);
-        let scan = missing(found, &states, &known, &name);
+        let wanted = missing(&states, &known);
+        let seeded = adopt(found, &states, seeds, &name, &wanted, &mut known);
+        let scan = missing(&states, &known);
         state.files_total = scan.len();
         state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
         let remote = match is_remote {
             false => None,
             true => Some(RemoteScan::new(found, &scan, &states, options)?),
         };
-        let (scanned, failed) = scan_all(found, &scan, remote, compression, &mut state, progress);
+        let (scanned, failed) = scan_all(found, &scan, remote, rules, &mut state, progress);
         let scanned_any = !scanned.is_empty();
         for (file, index) in scanned {
             let path = found.paths[file].clone();
@@ -149,10 +153,11 @@ fn adopt(
     states: &[FileState],
     seeds: &Seeds,
     name: &str,
+    wanted: &[usize],
     known: &mut Entries,
 ) -> bool {
     let mut adopted = false;
-    for file in missing(found, states, known, name) {
+    for &file in wanted {
         let path = &found.paths[file];
         let FileState { stamp, inode } = states[file].clone();
         // A file that this host knew is looked at again: its stamp may have been set back.
@@ -247,12 +252,25 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
     Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
 }
 
-/// Files without a good entry.
-fn missing(found: &Found, states: &[FileState], known: &Entries, name: &str) -> Vec<usize> {
+/// Files without a good entry, which says all that the policy asks for.
+fn missing(
+    found: &Found,
+    states: &[FileState],
+    known: &Entries,
+    name: &str,
+    corrupt: Corrupt,
+) -> Vec<usize> {
     let good = |&file: &usize| {
         known.get(&found.paths[file]).is_some_and(|entry| {
             let FileState { stamp, inode } = &states[file];
-            entry.stamp == *stamp && entry.inode == *inode && entry.compression == name
+            let suits = match corrupt {
+                // Scanned again, for its error.
+                Corrupt::Error => entry.index.broken.is_none(),
+                Corrupt::SkipRecord => true,
+                Corrupt::SkipFile => entry.index.data_verified,
+            };
+            let same = entry.stamp == *stamp && entry.inode == *inode;
+            same && entry.compression == name && suits
         })
     };
     (0..found.paths.len()).filter(|file| !good(file)).collect()
@@ -262,14 +280,14 @@ fn scan_all(
     found: &Found,
     files: &[usize],
     remote: Option<RemoteScan>,
-    compression: CompressionChoice,
+    rules: FileRules,
     state: &mut ScanProgress,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> (Vec<(usize, ShardIndex)>, Option<LoadError>) {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
     let threads = remote.as_ref().map(|remote| remote.threads);
     let stop = Arc::new(AtomicBool::new(false));
-    let scan = Arc::new(Scan { paths, remote, compression, next: 0.into(), stop });
+    let scan = Arc::new(Scan { paths, remote, rules, next: 0.into(), stop });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
@@ -318,7 +336,7 @@ fn scan_all(
 struct Scan {
     paths: Vec<(usize, PathBuf)>,
     remote: Option<RemoteScan>,
-    compression: CompressionChoice,
+    rules: FileRules,
     next: AtomicUsize,
     stop: Stop,
 }
@@ -357,7 +375,12 @@ impl RemoteScan {
 impl Scan {
     /// Scans file after file until none is left or nobody listens.
     fn run(&self, events: &Sender<Event>) {
-        let options = IndexOptions { compression: self.compression, ..IndexOptions::default() };
+        let options = IndexOptions {
+            compression: self.rules.compression,
+            verify_data: self.rules.corrupt == Corrupt::SkipFile,
+            keep_going: self.rules.corrupt.skips(),
+            ..IndexOptions::default()
+        };
         while !self.stop.load(Ordering::Relaxed) {
             let Some((file, path)) = self.paths.get(self.next.fetch_add(1, Ordering::Relaxed))
             else {

@@ -33,6 +33,7 @@ mod stream;
 
 mod reader;
 
+mod mend;
 mod sequence;
 mod work;
 
@@ -60,11 +61,12 @@ pub use cluster::{
 pub use control::{
     Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
 };
-pub use dataset::{Dataset, DatasetFile};
+pub use dataset::{Dataset, DatasetFile, FileRules, LeftOut};
 pub use discover::{Found, discover};
 pub use dynamic::{DynamicRank, GroupsOf};
 pub use error::LoadError;
 pub use index::{ScanProgress, ScanStage};
+pub use mend::Skipped;
 pub use plans::Plans;
 pub use prefetch::{Assignment, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
 pub use remote::RemoteStats;

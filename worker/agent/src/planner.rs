@@ -7,6 +7,7 @@ use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading};
 use shardfeed_plan::{EpochPlan, Planned, Shuffle};
 
 use crate::error::LoadError;
+use crate::mend::Order;
 use crate::prefetch::{Assignment, PlanOf, PrefetchOptions};
 use crate::reader::{Item, PendingRow, RankReader};
 use crate::sequence::{Shared, Ticket};
@@ -21,6 +22,8 @@ pub(crate) struct Planner {
     pub(crate) assembler: Assembler,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tools: StreamTools,
+    /// The order of the epoch in reading, if records of it stand in for corrupt ones.
+    pub(crate) order: Option<Order>,
 }
 
 /// What random operators of an epoch draw by.
@@ -85,6 +88,7 @@ impl Planner {
                 return Ok(());
             }
             let reading = self.reading(&Shape::of(&plan, self.options.rank))?;
+            self.reads(Order::Planned(Arc::clone(&plan)));
             let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
             while step < steps {
@@ -102,6 +106,11 @@ impl Planner {
             }
             (epoch, step) = (epoch.saturating_add(1), 0);
         }
+    }
+
+    /// An epoch of this order is read from here on.
+    pub(crate) fn reads(&mut self, order: Order) {
+        self.order = self.options.corrupt.skips().then_some(order);
     }
 
     /// How to read this epoch's lanes, and how many batches ahead, within the budget.
@@ -151,9 +160,8 @@ impl Planner {
         let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
         let work = Work {
             assembler: self.assembler.clone(),
-            files: Arc::clone(&self.tools.files),
-            chunks: self.tools.chunks.clone(),
-            stop: Arc::clone(&self.tools.stop),
+            tools: self.tools.clone(),
+            order: self.order.clone(),
             ticket,
             draw,
             step,
@@ -162,11 +170,11 @@ impl Planner {
         if by_place {
             self.tools.io.spawn(move || {
                 work.read_then(rows, |work, rows| {
-                    computing().spawn(move || work.run(&rows));
+                    computing().spawn(move || work.run(rows));
                 });
             });
         } else {
-            computing().spawn(move || work.read_then(rows, |work, rows| work.run(&rows)));
+            computing().spawn(move || work.read_then(rows, Work::run));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
 use shardfeed_pipeline::{Assembler, ChunkPool, Reading, Schema};
-use shardfeed_plan::{EpochPlan, JobIdentity};
+use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 
 use crate::control::{Control, Lease};
 use crate::dataset::Dataset;
@@ -79,6 +79,8 @@ pub struct PrefetchOptions {
     pub dataset: Arc<Dataset>,
     /// What becomes of a record.
     pub schema: Arc<Schema>,
+    /// What happens when a record is corrupt.
+    pub corrupt: Corrupt,
     /// Slots that batches are written into.
     pub slots: SlotPool,
     /// This rank.
@@ -200,6 +202,7 @@ impl Prefetch {
             assignment: Some(assignment),
             options,
             tools,
+            order: None,
         };
         let planner = std::thread::Builder::new()
             .name("shardfeed-plan".into())

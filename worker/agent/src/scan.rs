@@ -12,12 +12,12 @@ use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListedFile, Li
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_tfrecord::CompressionChoice;
 
-use crate::cache::CacheOptions;
-use crate::catalog::{entry_of, get_chunk, invalid};
+use crate::cache::{CacheOptions, Entry};
+use crate::catalog::{entry_of, get_chunk, invalid, rules_of};
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
+use crate::dataset::FileRules;
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files, stamp};
@@ -130,11 +130,11 @@ impl Scan {
     }
 
     fn find(&self, session: u64, task: &wire::ScanTask) -> Result<(), LoadError> {
-        let compression: CompressionChoice = task.compression.parse().map_err(invalid)?;
+        let rules = rules_of(&task.compression, &task.corrupt)?;
         match &task.work {
             None => Err(invalid("a task without work")),
             Some(Work::List(list)) => again(|| self.list(session, task, &list.patterns)),
-            Some(Work::Scan(scan)) => self.scan(session, task, scan, compression),
+            Some(Work::Scan(scan)) => self.scan(session, task, scan, rules),
         }
     }
 
@@ -182,7 +182,7 @@ impl Scan {
         session: u64,
         task: &wire::ScanTask,
         scan: &wire::scan_task::Scan,
-        compression: CompressionChoice,
+        rules: FileRules,
     ) -> Result<(), LoadError> {
         let listing = get_chunk(&self.session, &scan.chunk, &mut |_| !self.is_stopped())?;
         let listing = ListingChunk::decode(&listing).map_err(invalid)?;
@@ -205,11 +205,12 @@ impl Scan {
             }]);
             !self.is_stopped()
         };
-        let entries = index_files(&found, compression, &self.cache, &Seeds::new(), &mut progress)?;
-        let pairs = found.paths.iter().zip(&entries);
-        let entries: Vec<_> = pairs
-            .map(|(path, entry)| entry_of(&found.root, path, &entry.stamp, &entry.index))
-            .collect();
+        let entries = index_files(&found, rules, &self.cache, &Seeds::new(), &mut progress)?;
+        let pairs = found.paths.iter().zip(entries);
+        let entry = |(path, entry): (&String, Entry)| {
+            entry_of(&found.root, path, &entry.stamp, entry.index, rules.corrupt)
+        };
+        let entries: Vec<_> = pairs.map(entry).collect();
         let records = entries.iter().map(|entry| entry.records).sum();
         let content = encode(entries)?;
         again(|| {

@@ -8,6 +8,7 @@ use shardfeed_plan::Planned;
 
 use crate::dynamic::Feed;
 use crate::error::LoadError;
+use crate::mend::Skipped;
 use crate::stream::ReadCounters;
 
 /// A batch, in sequence.
@@ -19,6 +20,8 @@ pub struct Delivered {
     pub step: u64,
     /// Its rows, as planned.
     pub samples: Vec<Planned>,
+    /// Those of them that were skipped: other records stand in their slots, not valid.
+    pub skipped: Vec<Skipped>,
     /// What the trainer gets.
     pub batch: Batch,
 }

@@ -139,7 +139,25 @@ impl Streams {
 }
 
 impl StreamTools {
+    /// The record of `sample`, by reads of its own on this thread.
+    pub(crate) fn read_one(&self, sample: Sample) -> Result<RawRecord, LoadError> {
+        let (mut reader, skip) = self.reader_at(sample);
+        let Some(current) = self.read(&mut reader, Some(skip))? else {
+            return Err(self.ended(sample));
+        };
+        let Some(&RecordSpan { start, len, offset }) = current.records.first() else {
+            return Err(self.ended(sample));
+        };
+        Ok(RawRecord { sample, offset, chunk: current.chunk, start, len })
+    }
+
     fn start(&self, sample: Sample) -> Stream {
+        let (reader, skip) = self.reader_at(sample);
+        Stream { current: None, next: self.read_ahead(reader, Some(skip)) }
+    }
+
+    /// A reader of a sample's shard, and what it has to pass over to come to it.
+    fn reader_at(&self, sample: Sample) -> (Reader, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let mark = match file.compression {
             Compression::None => mark_before(file, sample.ordinal),
@@ -164,8 +182,7 @@ impl StreamTools {
             ..ChunkOptions::default()
         };
         let reader = ChunkReader::new(source, self.files.name(sample.shard), options);
-        let skip = Some((sample.ordinal, file.compression));
-        Stream { current: None, next: self.read_ahead(reader, skip) }
+        (reader, (sample.ordinal, file.compression))
     }
 
     /// Reads the next chunk on a reading thread.

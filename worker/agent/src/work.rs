@@ -1,16 +1,16 @@
 //! One batch on its way through the threads.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardfeed_pipeline::{Assembler, ChunkPool, DrawKey, Row, RowError, RowFault};
+use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row};
 use shardfeed_plan::Planned;
-use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::error::LoadError;
-use crate::files::Files;
+use crate::mend::{Mending, Order, Skipped};
 use crate::reader::{Item, PendingRow};
 use crate::sequence::{Delivered, Outcome, Ticket};
+use crate::stream::StreamTools;
 
 /// Computing threads that were asked for; 0: one for each core.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -43,9 +43,9 @@ pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
 /// One batch on its way through the threads.
 pub(crate) struct Work {
     pub(crate) assembler: Assembler,
-    pub(crate) files: Arc<Files>,
-    pub(crate) chunks: ChunkPool,
-    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) tools: StreamTools,
+    /// What says which records stand in for corrupt ones; `None`: they are errors.
+    pub(crate) order: Option<Order>,
     pub(crate) ticket: Ticket,
     pub(crate) draw: DrawKey,
     pub(crate) step: u64,
@@ -64,33 +64,53 @@ impl Work {
         let read = |row: PendingRow| {
             let record = match row.item {
                 Item::Record(record) => record,
-                Item::Place(_) if self.stop.load(Ordering::Relaxed) => {
+                Item::Place(_) if self.tools.stop.load(Ordering::Relaxed) => {
                     return Err(LoadError::Interrupted);
                 }
-                Item::Place(place) => place.read(&self.files, &self.chunks)?,
+                Item::Place(place) => place.read(&self.tools.files, &self.tools.chunks)?,
             };
             Ok(Row { record, valid: row.valid, occurrence: u32::from(!row.valid) })
         };
         rows.into_iter().map(read).collect()
     }
 
-    pub(crate) fn run(self, rows: &[Row]) {
-        let result = self.assembler.assemble(rows, &self.draw).map_err(|error| self.located(error));
-        let Self { ticket, draw: DrawKey { epoch, .. }, step, samples, .. } = self;
-        let delivered = |batch| Outcome::Batch(Delivered { epoch, step, samples, batch });
-        ticket.finish(result.map(delivered));
+    pub(crate) fn run(self, rows: Vec<Row>) {
+        match self.assembler.assemble(&rows, &self.draw) {
+            Ok(batch) => self.finish(batch, vec![]),
+            Err(error) if error.fault.is_of_record() && self.order.is_some() => {
+                // Records that stand in are read, for which no computing thread waits.
+                let io = Arc::clone(&self.tools.io);
+                io.spawn(move || self.mend(rows));
+            }
+            Err(error) => {
+                let error = self.tools.files.located(error);
+                self.ticket.finish(Err(error));
+            }
+        }
     }
 
-    fn located(&self, error: RowError) -> LoadError {
-        let RowError { sample, offset, len, fault } = error;
-        let (file, ordinal) = (self.files.name(sample.shard), sample.ordinal);
-        match fault {
-            // The same error, whoever checks the data.
-            RowFault::Data(DataCrcMismatch { stored, computed }) => {
-                let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
-                ReadError { file, offset, ordinal, kind }.into()
+    fn mend(self, mut rows: Vec<Row>) {
+        let Self { assembler, tools, order, draw, .. } = &self;
+        let order = order.as_ref().expect("only where records are skipped");
+        let skipped = match (Mending { assembler, tools, order, draw }).mend(&mut rows) {
+            Ok(skipped) => skipped,
+            Err(error) => return self.ticket.finish(Err(error)),
+        };
+        computing().spawn(move || match self.assembler.assemble(&rows, &self.draw) {
+            Ok(batch) => self.finish(batch, skipped),
+            Err(error) => {
+                let error = self.tools.files.located(error);
+                self.ticket.finish(Err(error));
             }
-            fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
+        });
+    }
+
+    fn finish(self, batch: Batch, skipped: Vec<Skipped>) {
+        let Self { ticket, draw: DrawKey { epoch, .. }, step, mut samples, .. } = self;
+        for planned in &mut samples {
+            planned.valid &= skipped.iter().all(|skipped| skipped.sample != planned.sample);
         }
+        let delivered = Delivered { epoch, step, samples, skipped, batch };
+        ticket.finish(Ok(Outcome::Batch(delivered)));
     }
 }

@@ -1,8 +1,7 @@
 //! What a trainer knows of its dataset: names and counts, not where records lie.
 
-use shardfeed_agent::Dataset;
+use shardfeed_agent::{Dataset, FileRules, LeftOut};
 use shardfeed_plan::ContentDigest;
-use shardfeed_tfrecord::CompressionChoice;
 
 /// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,17 +19,21 @@ pub struct Contents {
     pub name: String,
     /// Folder that paths are relative to.
     pub root: String,
-    /// How its files are compressed.
-    pub compression: CompressionChoice,
+    /// How its files are read.
+    pub rules: FileRules,
     /// Its content.
     pub digest: ContentDigest,
     /// Its shards, in manifest order.
     pub shards: Vec<ShardRow>,
+    /// What of damaged files is in no batch; not all of it if that is much.
+    pub left_out: Vec<LeftOut>,
+    /// How many that are.
+    pub left_out_total: u64,
 }
 
 impl Contents {
     /// Those of a dataset that was opened in this process.
-    pub(crate) fn of(name: &str, compression: CompressionChoice, dataset: &Dataset) -> Self {
+    pub(crate) fn of(name: &str, rules: FileRules, dataset: &Dataset) -> Self {
         let row = |shard: &shardfeed_plan::Shard| ShardRow {
             path: shard.path.clone(),
             records: shard.records,
@@ -38,9 +41,11 @@ impl Contents {
         Self {
             name: name.to_owned(),
             root: dataset.root().display().to_string(),
-            compression,
+            rules,
             digest: dataset.manifest().digest(),
             shards: dataset.manifest().shards().iter().map(row).collect(),
+            left_out: dataset.left_out().to_vec(),
+            left_out_total: dataset.left_out().len() as u64,
         }
     }
 

@@ -13,6 +13,7 @@ mod course;
 mod options;
 
 mod ledger;
+mod skipped;
 
 mod link;
 
@@ -28,3 +29,4 @@ pub use shardfeed_agent::{
     CacheChoice, CacheOptions, Dataset, Delivered, LoadError, OpenProgress, PrefetchStats,
     ScanProgress, ScanStage, default_budget_bytes,
 };
+pub use skipped::{CorruptBudget, SkippedRecord, What};

@@ -20,6 +20,7 @@ use crate::ledger::Ledger;
 use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
 use crate::options::LoaderOptions;
 use crate::redeal;
+use crate::skipped::{SkipLog, SkippedRecord};
 
 /// Times that a rank that has consumed nothing starts again because others did.
 const REPLACED_MAX: u32 = 8;
@@ -46,6 +47,7 @@ pub struct Loader {
     /// Generation whose beginning stands in the ledger; starting again after an error is no new one.
     in_ledger: Option<u64>,
     handed_out: u64,
+    skipped: SkipLog,
 }
 
 /// How a rank takes its place.
@@ -81,6 +83,12 @@ pub struct LoaderStats {
     pub memory_budget_bytes: u64,
     /// Batches that were copied because the trainer holds on to many.
     pub copied_batches: u64,
+    /// Corrupt records that were skipped.
+    pub skipped: u64,
+    /// Of these, in the epoch that was read last, since the rank went there.
+    pub skipped_in_epoch: u64,
+    /// Damaged files that are left out, whole or in part.
+    pub files_left_out: u64,
     /// Where batches come from: `in process`, `worker NAME`, `connecting`.
     pub source: String,
 }
@@ -122,6 +130,8 @@ impl Loader {
         let with_samples = ledger.is_some();
         let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
         let (mut link, contents) = open_link(setting, control_of, progress)?;
+        let share = contents.records().div_ceil(options.world_size.max(1));
+        let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
         let identity = identity(&options, &contents, &schema, lanes);
         let cursor = Cursor::new(identity, start)?;
         let plans = Arc::new(Plans::new(contents.counts(), (options.tail, options.limit)));
@@ -152,6 +162,7 @@ impl Loader {
             ledger,
             in_ledger,
             handed_out,
+            skipped,
         })
     }
 
@@ -274,6 +285,7 @@ impl Loader {
         let ends = next.epoch() != self.cursor.epoch();
         let course = if ends { Some(self.course_at(&next)?) } else { None };
         self.link.check()?;
+        self.skipped.admit(delivered, &self.contents)?;
         if let Some(ledger) = &mut self.ledger {
             ledger.hand_out(self.cursor.generation(), delivered, &self.contents)?;
         }
@@ -281,6 +293,7 @@ impl Loader {
         self.cursor = next;
         self.course = course.unwrap_or_else(|| self.course.clone());
         (self.is_untouched, self.replaced) = (false, 0);
+        self.skipped.add(delivered, &self.contents);
         if ends {
             self.link.epoch_ended();
         }
@@ -340,6 +353,7 @@ impl Loader {
         if cursor.set_epoch(epoch) {
             self.course = self.course_at(&cursor)?;
             self.link.stop();
+            self.skipped.moved();
             if cursor.generation() != self.cursor.generation()
                 && let Entry::Joined { generation } = self.entry
             {
@@ -394,6 +408,7 @@ impl Loader {
             check_tokens(tokens, self.link.cluster_id().as_deref())?;
         }
         (self.cursor, self.course, self.job) = (cursor, course, job);
+        self.skipped.moved();
         // The same token may be loaded twice: that is a generation each time.
         (self.entry, self.in_ledger) = (Entry::Start, None);
         Ok(())
@@ -425,6 +440,7 @@ impl Loader {
         self.link.deal(deal);
         deal.apply(&mut self.options);
         (self.cursor, self.course) = (cursor, course);
+        self.skipped.moved();
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         (self.entry, self.in_ledger, self.replaced) = (Entry::Start, None, 0);
         Ok(deal.batch_size)
@@ -449,13 +465,22 @@ impl Loader {
         self.cursor.plan_digest(self.options.limit)
     }
 
+    /// What was skipped, each corrupt record and each file that is left out once; the first thousand.
+    pub fn skipped(&self) -> Vec<SkippedRecord> {
+        self.skipped.listed().cloned().collect()
+    }
+
     /// What it holds and has done.
     pub fn stats(&self) -> LoaderStats {
         let prefetch = self.link.stats();
         // A worker divides its own budget; what this rank got of it is known once it reads.
         let granted = prefetch.as_ref().map(|prefetch| prefetch.budget_bytes);
         let asked = || self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
+        let (skipped, skipped_in_epoch, files_left_out) = self.skipped.counts();
         LoaderStats {
+            skipped,
+            skipped_in_epoch,
+            files_left_out,
             batches: self.handed_out,
             prefetch,
             memory_budget_bytes: granted.unwrap_or_else(asked),
@@ -533,8 +558,8 @@ fn open_link(
     }
     let mut scanning = |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
     let dataset =
-        Dataset::open(&options.files, options.compression, &options.cache, &mut scanning)?;
-    let contents = Contents::of("", options.compression, &dataset);
+        Dataset::open(&options.files, options.file_rules(), &options.cache, &mut scanning)?;
+    let contents = Contents::of("", options.file_rules(), &dataset);
     let here = Here::embedded(setting, control_of, Arc::new(dataset));
     Ok((Link::Here(Box::new(here)), contents))
 }

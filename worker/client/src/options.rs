@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions};
+use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions, FileRules};
 use shardfeed_pipeline::RecordSpec;
-use shardfeed_plan::{Mode, Tail};
+use shardfeed_plan::{Corrupt, Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
+
+use crate::skipped::CorruptBudget;
 
 /// Everything that makes a loader. Defaults are those of the Python package.
 #[derive(Clone, Debug)]
@@ -17,6 +19,11 @@ pub struct LoaderOptions {
     pub dataset: Option<String>,
     /// How the files are compressed.
     pub compression: CompressionChoice,
+    /// What happens when a record or a file is corrupt. Of a dataset by name: of a record; what of its
+    /// files is left out was said when it was added.
+    pub corrupt: Corrupt,
+    /// How much may be skipped.
+    pub corrupt_budget: CorruptBudget,
     /// What becomes of records; `None`: they stay as they are.
     pub records: Option<RecordSpec>,
     /// Samples per rank and step.
@@ -87,12 +94,21 @@ impl ClusterOptions {
     }
 }
 
+impl LoaderOptions {
+    /// How its files are read.
+    pub fn file_rules(&self) -> FileRules {
+        FileRules { compression: self.compression, corrupt: self.corrupt }
+    }
+}
+
 impl Default for LoaderOptions {
     fn default() -> Self {
         Self {
             files: Vec::new(),
             dataset: None,
             compression: CompressionChoice::Auto,
+            corrupt: Corrupt::Error,
+            corrupt_budget: CorruptBudget::Usual,
             records: None,
             batch_size: 1,
             seed: 0,

@@ -96,6 +96,17 @@ pub enum RowFault {
     },
 }
 
+impl RowFault {
+    /// Whether the record is to blame, so that another one may stand in for it.
+    pub fn is_of_record(&self) -> bool {
+        match self {
+            Self::Data(_) | Self::Parse { .. } => true,
+            Self::Operator { fault, .. } => !matches!(fault, OperatorFault::Memory { .. }),
+            Self::Memory { .. } => false,
+        }
+    }
+}
+
 /// Makes batches of records.
 #[derive(Clone, Debug)]
 pub struct Assembler {
@@ -139,6 +150,15 @@ impl Assembler {
         written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;
         Ok(Batch { rows: rows.len(), columns, valid, shards, ordinals, slot: slot.share() })
+    }
+
+    /// Whether `row` can stand in a batch; says nothing of the rows beside it.
+    /// - `key`: as for [`Assembler::assemble`].
+    ///
+    /// # Errors  What is wrong with it.
+    pub fn check(&self, row: &Row, key: &DrawKey) -> Result<(), RowError> {
+        let cells = Cells::locate(&self.schema, std::slice::from_ref(row))?;
+        cells.carry_out(&self.schema, key, |_| None)
     }
 
     /// Places of all buffers; [`Part::split_all`] takes them in the same order.

@@ -75,6 +75,23 @@ impl<'a> Cells<'a> {
         Ok(Self { rows, plans, located, steps, cells, lists, extents })
     }
 
+    /// Carries out the operators, into those of their columns that `output` gives.
+    ///
+    /// # Errors  The row in which one fails.
+    pub(crate) fn carry_out<'o>(
+        &self,
+        schema: &Schema,
+        key: &DrawKey,
+        output: impl FnMut(usize) -> Option<&'o mut [u8]>,
+    ) -> Result<(), RowError> {
+        if schema.program().is_empty() {
+            return Ok(());
+        }
+        schema.program().run(self, key, output).map_err(|Fault { row, output, fault }| {
+            RowError::at(&self.rows[row].record, RowFault::Operator { output, fault })
+        })
+    }
+
     /// The strings of a column that has one in each row.
     pub(crate) fn strings<'c>(&'c self, plan: &'c Plan) -> Vec<&'c [u8]> {
         let mut strings = Vec::with_capacity(self.rows.len());
@@ -336,16 +353,10 @@ impl<'a> Part<'a> {
             }
             column.write_splits(plan, extent);
         }
-        if schema.program().is_empty() {
-            return Ok(());
-        }
         let columns = &mut self.columns;
-        let made = schema.program().run(cells, key, |step| {
+        cells.carry_out(schema, key, |step| {
             let place = cells.plans.iter().position(|plan| plan.origin == Origin::Step(step))?;
             Some(std::mem::take(&mut columns[place].values))
-        });
-        made.map_err(|Fault { row, output, fault }| {
-            RowError::at(&cells.rows[row].record, RowFault::Operator { output, fault })
         })
     }
 }

@@ -45,6 +45,11 @@ pub(crate) struct AddArgs {
     #[arg(long, default_value = "auto", value_name = "SCHEME")]
     #[arg(value_parser = PossibleValuesParser::new(["auto", "none", "gzip", "zlib"]))]
     compression: String,
+    /// What is left out of damaged files: nothing, it is an error; what follows where the framing breaks; any
+    /// file with damage
+    #[arg(long, default_value = "error", value_name = "POLICY")]
+    #[arg(value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"]))]
+    corrupt: String,
     /// Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
@@ -61,8 +66,10 @@ pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = patterns.collect::<anyhow::Result<Vec<_>>>()?;
     let client = args.cluster.client();
     let (name, compression) = (args.name.clone(), args.compression.clone());
+    let corrupt = args.corrupt.clone();
     client.call(|mut admin, context| async move {
-        admin.add_dataset(wire::AddDatasetRequest { context, name, patterns, compression }).await
+        let request = wire::AddDatasetRequest { context, name, patterns, compression, corrupt };
+        admin.add_dataset(request).await
     })?;
     let dataset = match args.no_wait && !args.wait {
         true => get(&client, &args.name)?,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use super::{Builder, IndexOptions, ShardIndex};
+use super::{Break, Builder, IndexOptions, ShardIndex};
 use crate::chunk::{ChunkOptions, ChunkReader};
 use crate::compression::Decoder;
 use crate::error::{ReadError, ReadErrorKind};
@@ -49,6 +49,7 @@ pub fn index_records<R: Read>(
                 ReadErrorKind::DataCrc { length, stored, .. } if options.keep_going => {
                     builder.push(length, stored);
                     builder.index.corrupt_records += 1;
+                    builder.index.first_corrupt.get_or_insert_with(|| Break::of(&error));
                     chunks.resume_after_error();
                 }
                 _ => return builder.end_at(error, options),

@@ -2,12 +2,12 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Sample, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
     AddDataset, Change, Cordon, CursorReport, Dataset, FailDataset, FailScan, Failure,
     FinishDataset, Generation, JoinSession, LeaseRef, Part, PartState, Phase, PoolFacts,
-    RankRevoke, RegisterJob, ReportListing, ReportScan, Revoke, ScanRef, SessionId, StartRank,
-    State, Take,
+    RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, ScanRef, SessionId,
+    SkippedRecord, StartRank, State, Take,
 };
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
@@ -38,6 +38,7 @@ pub(crate) enum Action {
     Cordon(u64, Cordon),
     RemoveDataset(usize),
     RemoveJob(usize),
+    Skip(u64, usize, Vec<(u32, u64)>),
 }
 
 /// A take: which lease, epochs ahead, steps on, samples begun, wanted and given back.
@@ -111,6 +112,8 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (0u64..3, cordon()).prop_map(|(worker, state)| Action::Cordon(worker, state)),
         1 => (0usize..2).prop_map(Action::RemoveDataset),
         1 => (0usize..5).prop_map(Action::RemoveJob),
+        2 => (pick(), 0usize..5, vec((0u32..3, 0u64..4), 0..4))
+            .prop_map(|(session, job, records)| Action::Skip(session, job, records)),
         20 => start().prop_map(Action::Start),
         2 => (pick(), 0u64..9).prop_map(|(lease, off)| Action::End(lease, off)),
         20 => vec((pick(), 0u64..3, 0u64..8), 1..7).prop_map(Action::Report),
@@ -322,6 +325,16 @@ impl Action {
             Self::Cordon(worker, cordon) => {
                 Change::CordonWorker { worker: format!("w{worker}"), state: *cordon }
             }
+            Self::Skip(pick, job, records) => {
+                let record = |&(shard, ordinal): &(u32, u64)| SkippedRecord {
+                    sample: Sample { shard, ordinal },
+                    offset: 16 * ordinal,
+                    reason: "damaged".to_owned(),
+                };
+                let (session, job) = (session(state, *pick), JOBS[*job].to_owned());
+                let records = records.iter().map(record).collect();
+                Change::ReportSkipped(ReportSkipped { session, job, records })
+            }
             Self::RemoveJob(job) => Change::RemoveJob { name: JOBS[*job].to_owned() },
             _ => self.dataset_change(state),
         }
@@ -333,6 +346,7 @@ impl Action {
                 name: DATASETS[*name].to_owned(),
                 patterns: vec![if *odd { "/odd" } else { "/data" }.to_owned()],
                 compression: "auto".to_owned(),
+                corrupt: shardfeed_plan::Corrupt::Error,
             }),
             Self::List(pick, parts) => {
                 let (session, scan, fencing) = held(state, *pick, true);

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use shardfeed_plan::Corrupt;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
     AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
@@ -257,7 +258,7 @@ async fn add_dataset(
     caller: Caller,
     request: AddDatasetRequest,
 ) -> Result<AddDatasetResponse, WireError> {
-    let AddDatasetRequest { name, patterns, mut compression, .. } = request;
+    let AddDatasetRequest { name, patterns, mut compression, corrupt, .. } = request;
     let relative = patterns.iter().find(|p| !p.starts_with('/') && !p.contains("://"));
     if let Some(pattern) = relative {
         let pattern: String = pattern.chars().take(200).collect();
@@ -269,7 +270,12 @@ async fn add_dataset(
     if compression.is_empty() {
         compression = "auto".into();
     }
-    core.propose(caller, Change::AddDataset(AddDataset { name, patterns, compression })).await?;
+    let corrupt = match corrupt.as_str() {
+        "" => Corrupt::Error,
+        text => text.parse().map_err(|error| WireError::new(ErrorKind::Invalid, error))?,
+    };
+    let add = AddDataset { name, patterns, compression, corrupt };
+    core.propose(caller, Change::AddDataset(add)).await?;
     Ok(AddDatasetResponse {})
 }
 

@@ -177,7 +177,7 @@ fn check_scan(
 }
 
 fn task_to(task: shardfeed_scheduler::ScanTask) -> ScanTask {
-    let shardfeed_scheduler::ScanTask { dataset, fencing, compression, work } = task;
+    let shardfeed_scheduler::ScanTask { dataset, fencing, compression, corrupt, work } = task;
     let work = match work {
         ScanWork::List { patterns } => scan_task::Work::List(scan_task::List { patterns }),
         ScanWork::Scan { root, part, chunk } => {
@@ -185,5 +185,6 @@ fn task_to(task: shardfeed_scheduler::ScanTask) -> ScanTask {
             scan_task::Work::Scan(scan_task::Scan { root, part, chunk })
         }
     };
-    ScanTask { dataset, fencing, compression, work: Some(work) }
+    let corrupt = corrupt.to_string();
+    ScanTask { dataset, fencing, compression, corrupt, work: Some(work) }
 }

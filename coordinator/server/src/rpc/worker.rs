@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Digest, EPOCH_MAX};
+use shardfeed_plan::{Digest, EPOCH_MAX, Sample};
+use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
     BatchTakeGroupsRequest, BatchTakeGroupsResponse, EndRankRequest, EndRankResponse,
@@ -13,14 +14,14 @@ use shardfeed_proto::coordinator::v1::{
     HeartbeatResponse, JoinRequest, JoinResponse, LatestTokenRequest, LatestTokenResponse, Lease,
     LeaveRequest, LeaveResponse, PutChunkRequest, PutChunkResponse, RankProgress,
     RegisterJobRequest, RegisterJobResponse, ReportListingRequest, ReportListingResponse,
-    ReportScanRequest, ReportScanResponse, Revocation, ScanProgress, StartRankRequest,
-    StartRankResponse, TakeGroupsRequest, TakeGroupsResponse, TakeScansRequest, TakeScansResponse,
-    batch_take_groups_response, heartbeat_response::Verdict,
+    ReportScanRequest, ReportScanResponse, ReportSkippedRequest, ReportSkippedResponse, Revocation,
+    ScanProgress, StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse,
+    TakeScansRequest, TakeScansResponse, batch_take_groups_response, heartbeat_response::Verdict,
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, STEP_MAX,
-    StartRank, State, Take,
+    Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, ReportSkipped,
+    SKIPPED_KEPT, STEP_MAX, SkippedRecord, StartRank, State, Take,
 };
 use tokio::sync::oneshot;
 
@@ -66,6 +67,7 @@ service! {
         register_job: RegisterJob, Changes, RegisterJobRequest => RegisterJobResponse;
         start_rank: StartRank, Changes, StartRankRequest => StartRankResponse;
         end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
+        report_skipped: ReportSkipped, Changes, ReportSkippedRequest => ReportSkippedResponse;
         latest_token: LatestToken, Looks, LatestTokenRequest => LatestTokenResponse;
         take_groups: TakeGroups, Changes, TakeGroupsRequest => TakeGroupsResponse;
         batch_take_groups: BatchTakeGroups, Changes, BatchTakeGroupsRequest => BatchTakeGroupsResponse;
@@ -231,6 +233,36 @@ async fn end_rank(
     core.write_cursors().await;
     core.propose(caller, Change::EndRank { lease }).await?;
     Ok(EndRankResponse {})
+}
+
+async fn report_skipped(
+    core: Arc<Core>,
+    caller: Caller,
+    request: ReportSkippedRequest,
+) -> Result<ReportSkippedResponse, WireError> {
+    let ReportSkippedRequest { session, job, records, .. } = request;
+    check_len("records", records.len(), SKIPPED_KEPT)?;
+    let record = |record: wire::SkippedRecord| {
+        let wire::SkippedRecord { shard, ordinal, offset, reason, .. } = record;
+        let shard = u32::try_from(shard).map_err(|_| {
+            WireError::new(ErrorKind::Invalid, format!("there is no shard {shard}"))
+        })?;
+        Ok(SkippedRecord { sample: Sample { shard, ordinal }, offset, reason })
+    };
+    let records = records.into_iter().map(record).collect::<Result<Vec<_>, WireError>>()?;
+    let is_news = core.read(|state| {
+        let job = state.job(&job)?;
+        let known = |record: &SkippedRecord| {
+            job.skipped.binary_search_by_key(&record.sample, |known| known.sample).is_ok()
+        };
+        Some(job.skipped.len() < SKIPPED_KEPT && !records.iter().all(known))
+    });
+    // What is known, or one too many, needs no entry in the log.
+    if is_news.unwrap_or(true) {
+        let report = ReportSkipped { session, job, records };
+        core.propose(caller, Change::ReportSkipped(report)).await?;
+    }
+    Ok(ReportSkippedResponse {})
 }
 
 async fn latest_token(

@@ -27,6 +27,7 @@ pub(crate) fn dataset(known: &Known, scanning: (u64, u64), whole: bool, now_ms: 
         state: state.into(),
         patterns: known.patterns.clone(),
         compression: known.compression.clone(),
+        corrupt: known.corrupt.to_string(),
         root: known.root().unwrap_or_default().to_owned(),
         content: ready.map(|ready| ready.content.as_bytes().to_vec()).unwrap_or_default(),
         files: progress.files,

@@ -3,7 +3,7 @@
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{Epoch, EpochState};
-use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch, Tally};
+use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch, SkippedRecord, Tally};
 
 use super::Picture;
 use super::granted::{Granted, gone};
@@ -75,7 +75,7 @@ pub(crate) fn epochs(
     let wanted = |epoch: u64| only.is_none_or(|only| only == epoch);
     let mut epochs = Vec::new();
     for sealed in lineage(picture).filter(|sealed| wanted(sealed.epoch)) {
-        if let Some(epoch) = sealed_epoch(core, picture, sealed)? {
+        if let Some(epoch) = sealed_epoch(core, picture, sealed, only.is_some())? {
             epochs.push(epoch);
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn epochs(
         Some(_) => vec![],
     };
     for epoch in open {
-        match open_epoch(core, picture, &cursors, epoch)? {
+        match open_epoch(core, picture, &cursors, epoch, only.is_some())? {
             Some(open) => epochs.push(open),
             None if only.is_some() => return Err(gone(picture, epoch)),
             None => {}
@@ -112,6 +112,7 @@ fn sealed_epoch(
     core: &Core,
     picture: &Picture,
     sealed: &SealedEpoch,
+    is_only: bool,
 ) -> Result<Option<Epoch>, WireError> {
     let mut generations = std::iter::once(&picture.generation).chain(&picture.earlier);
     let known = generations.find(|generation| generation.number == sealed.generation);
@@ -122,25 +123,27 @@ fn sealed_epoch(
     }) else {
         return Ok(None);
     };
-    let counts = if picture.order.identity.is_dynamic() {
+    let (counts, skipped) = if picture.order.identity.is_dynamic() {
         match (Granted::in_generation(picture, generation, sealed.epoch), sealed.tally) {
-            (Some(granted), _) => granted.counts(core)?,
-            (None, Some(tally)) => Counts::of_tally(tally),
+            (Some(granted), _) => (granted.counts(core)?, picture.skipped_of(core, &granted)?),
+            // Which records a tail dropped is not kept as long.
+            (None, Some(tally)) => (Counts::of_tally(tally), picture.skipped.iter().collect()),
             (None, None) => return Ok(None),
         }
     } else {
         let plan = picture.order.plan(core, &of)?;
         // Sealed is an epoch that every rank has left: each has consumed all its steps.
-        Counts::of_plan(&plan, &vec![plan.steps(); generation.world_size as usize])?
+        let steps = vec![plan.steps(); generation.world_size as usize];
+        (Counts::of_plan(&plan, &steps)?, picture.skipped_in_plan(&plan, &steps)?)
     };
     Ok(Some(Epoch {
         epoch: sealed.epoch,
         generation: sealed.generation,
         state: EpochState::Sealed.into(),
         total: counts.total,
-        delivered: counts.delivered,
+        delivered: counts.delivered.saturating_sub(skipped.len() as u64),
         dropped: counts.dropped,
-        skipped: 0,
+        skipped: skipped.len() as u64,
         lost: counts.left(),
         duplicated: counts.duplicated,
         steps: counts.steps,
@@ -150,6 +153,7 @@ fn sealed_epoch(
         age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
         took_ms: Some(sealed.sealed_ms.saturating_sub(sealed.began_ms)),
         waiting_for: vec![],
+        skipped_records: listed(core, picture, &skipped, is_only)?,
     }))
 }
 
@@ -159,14 +163,16 @@ fn open_epoch(
     picture: &Picture,
     cursors: &[RankCursor],
     epoch: u64,
+    is_only: bool,
 ) -> Result<Option<Epoch>, WireError> {
     let (generation, of) = picture.epoch_of(epoch)?;
-    let (counts, waiting_for) = if picture.order.identity.is_dynamic() {
+    let (counts, skipped, waiting_for) = if picture.order.identity.is_dynamic() {
         let Some(granted) = Granted::of(picture, epoch)? else {
             return Ok(None);
         };
         let counts = granted.counts(core)?;
-        (counts, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
+        let skipped = picture.skipped_of(core, &granted)?;
+        (counts, skipped, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
     } else {
         let plan = picture.order.plan(core, &of)?;
         // An epoch before the current generation began is asked for by number: it counts as left.
@@ -174,7 +180,8 @@ fn open_epoch(
             true => steps_in(&plan, cursors),
             false => vec![plan.steps(); generation.world_size as usize],
         };
-        (Counts::of_plan(&plan, &steps)?, waiting_for(picture, &plan, &steps))
+        let skipped = picture.skipped_in_plan(&plan, &steps)?;
+        (Counts::of_plan(&plan, &steps)?, skipped, waiting_for(picture, &plan, &steps))
     };
     let state = state_of(picture, epoch, cursors, &waiting_for);
     let running = matches!(state, EpochState::Running | EpochState::Waiting);
@@ -185,9 +192,9 @@ fn open_epoch(
         generation: generation.number,
         state: state.into(),
         total: counts.total,
-        delivered: counts.delivered,
+        delivered: counts.delivered.saturating_sub(skipped.len() as u64),
         dropped: counts.dropped,
-        skipped: 0,
+        skipped: skipped.len() as u64,
         lost: 0,
         duplicated: counts.duplicated,
         steps: counts.steps,
@@ -197,7 +204,18 @@ fn open_epoch(
         age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
         took_ms: None,
         waiting_for: if running { waiting_for } else { vec![] },
+        skipped_records: listed(core, picture, &skipped, is_only)?,
     }))
+}
+
+/// The records of an epoch's count, if nothing but that epoch is asked for.
+fn listed(
+    core: &Core,
+    picture: &Picture,
+    skipped: &[&SkippedRecord],
+    is_only: bool,
+) -> Result<Vec<shardfeed_proto::coordinator::v1::SkippedRecord>, WireError> {
+    if is_only { picture.skipped_to(core, skipped) } else { Ok(vec![]) }
 }
 
 /// For each rank the first step of the plan's epoch that it has not consumed.

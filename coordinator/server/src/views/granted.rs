@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use shardfeed_plan::dynamic::quota;
+use shardfeed_plan::dynamic::{Piece, quota};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, Share, Tally};
 
@@ -67,6 +67,35 @@ impl<'a> Granted<'a> {
             Ordering::Greater => (pool.quota.is_some() && pool.has_ended(rank)).then_some(whole),
         };
         share.consumed.max(told.unwrap_or(0))
+    }
+
+    /// Which epoch it is.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether what stands at an offset of a group was consumed.
+    pub(super) fn has_consumed(&self, group: u64, offset: u64) -> bool {
+        let Some(pool) = self.pool.filter(|pool| group < pool.next) else {
+            return false;
+        };
+        let holds =
+            |piece: &Piece| piece.group == group && (piece.from..piece.to).contains(&offset);
+        let mut is_held = false;
+        for (rank, share) in &pool.shares {
+            let (consumed, mut start) = (self.consumed(*rank, share), 0);
+            for piece in share.list.pieces() {
+                if holds(piece) {
+                    is_held = true;
+                    if start + (offset - piece.from) < consumed {
+                        return true;
+                    }
+                }
+                start += piece.samples();
+            }
+        }
+        // What is in no list and not free was consumed before the generation began.
+        !is_held && !pool.returned.iter().any(|piece| holds(&piece))
     }
 
     /// Its numbers. Blocks on the disk.

@@ -9,6 +9,7 @@ mod job;
 mod picture;
 mod rank;
 mod shard;
+mod skipped;
 mod worker;
 
 pub(crate) use batch::batch;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{Generation, LeaseRef, RankCursor, SealedEpoch, SessionId, State};
+use shardfeed_scheduler::{
+    Generation, LeaseRef, RankCursor, SealedEpoch, SessionId, SkippedRecord, State,
+};
 use tokio::time::Instant;
 
 use crate::core::Core;
@@ -20,6 +22,8 @@ pub(crate) struct Picture {
     /// Generations before it in its lineage, as far as kept, newest first. Without their ranks.
     pub(crate) earlier: Vec<Generation>,
     pub(crate) sealed: Vec<SealedEpoch>,
+    /// Corrupt records of the job, by sample.
+    pub(crate) skipped: Vec<SkippedRecord>,
     /// Worker and host of the sessions that serve its ranks.
     pub(crate) workers: BTreeMap<SessionId, (String, String)>,
     /// What heartbeats told of its ranks.
@@ -86,6 +90,7 @@ impl Picture {
             generation,
             earlier,
             sealed: job.sealed.iter().copied().collect(),
+            skipped: job.skipped.clone(),
             workers,
             live: BTreeMap::new(),
             rate: None,

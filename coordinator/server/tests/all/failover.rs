@@ -67,6 +67,7 @@ async fn sessions_and_datasets_outlive_a_leader_and_get_their_whole_time_again()
         name: "photos".into(),
         patterns: vec!["/data/*".into()],
         compression: String::new(),
+        corrupt: String::new(),
     };
     admin.add_dataset(request).await.unwrap();
     cluster.kill(leader);

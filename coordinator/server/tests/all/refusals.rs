@@ -49,6 +49,7 @@ async fn names_that_stand_for_something_else() {
         name: "photos".into(),
         patterns: vec!["/other/*".into()],
         compression: String::new(),
+        corrupt: String::new(),
     };
     let (kind, message) = refused(fixture.admin.add_dataset(other).await);
     assert_eq!(kind, ErrorKind::Identity);
@@ -97,6 +98,7 @@ async fn what_is_not_there_or_has_no_meaning() {
             name: name.into(),
             patterns: vec![pattern.into()],
             compression: compression.into(),
+            corrupt: String::new(),
         };
         assert_eq!(refused(fixture.admin.add_dataset(request).await).0, ErrorKind::Invalid);
     }

@@ -126,6 +126,7 @@ async fn a_kill_loses_nothing_that_was_acknowledged() {
                         name: name.clone(),
                         patterns: vec!["/a".into()],
                         compression: String::new(),
+                        corrupt: String::new(),
                     };
                     match admin.add_dataset(request).await {
                         Ok(_) => answered.push(name),

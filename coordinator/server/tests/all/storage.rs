@@ -154,6 +154,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
         name: name.into(),
         patterns: vec!["/a".into()],
         compression: String::new(),
+        corrupt: String::new(),
     };
     for name in ["a", "b"] {
         let (kind, message) = refused(admin.add_dataset(add(name)).await);

@@ -25,6 +25,7 @@ pub(crate) fn entry(path: &str, records: u64) -> FileEntry {
         record_bytes_max: 4,
         digest: Digest::of_parts([path.as_bytes()]),
         marks: (records > 0).then_some((0, 0)).into_iter().collect(),
+        left_out: None,
     }
 }
 
@@ -141,6 +142,7 @@ pub(crate) async fn add(fixture: &mut Fixture, name: &str) {
         name: name.into(),
         patterns: vec!["/data/*.tfrecord".into()],
         compression: String::new(),
+        corrupt: String::new(),
     };
     fixture.admin.add_dataset(request).await.unwrap();
 }

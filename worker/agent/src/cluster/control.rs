@@ -15,6 +15,7 @@ use crate::cluster::session::{Moved, Moves, Served, ServedState, Session, Shared
 use crate::control::{
     Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
 };
+use crate::mend::Skipped;
 
 /// Shards that a rank is said to read at most.
 const READING_MAX: usize = 1024;
@@ -327,6 +328,10 @@ impl Control for GrpcControl {
         drop(state);
         served.ring(News::Consumed);
         Ok(())
+    }
+
+    fn report_skipped(&self, job: &str, skipped: &[Skipped]) {
+        self.session.shared().tell_skipped(job, skipped);
     }
 
     fn take(

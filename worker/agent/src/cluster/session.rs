@@ -1,10 +1,11 @@
 //! A worker's session with its coordinator: joins, renews, tells how far ranks are, and hears which
 //! leases are no longer good. Losing the coordinator ends nothing; only its word does.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_plan::{Intent, Mode, Segment};
+use shardfeed_plan::{Intent, Mode, Sample, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -14,6 +15,7 @@ use crate::cluster::runtime::runtime;
 use crate::cluster::take::Confirmed;
 use crate::control::{Bell, ControlError, LeaseRequest, News, Waiting};
 use crate::dynamic::lapsed;
+use crate::mend::Skipped;
 
 /// Until the coordinator says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -23,6 +25,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 /// Between attempts while it does not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Corrupt records of a job that the coordinator is told of: as many as it remembers.
+const SKIPPED_TOLD_MAX: usize = 1_000;
 
 /// How often somebody who waits for the session is asked whether it still wants to.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -74,6 +79,8 @@ struct State {
     is_draining: bool,
     /// When the session was last known to live.
     confirmed: Option<Confirmed>,
+    /// Corrupt records by job, and whether the coordinator knows of each.
+    skipped: BTreeMap<String, BTreeMap<Sample, (wire::SkippedRecord, bool)>>,
 }
 
 /// A rank that this worker serves.
@@ -321,6 +328,70 @@ impl Shared {
         }
     }
 
+    /// The coordinator will be told of corrupt records that it does not know.
+    pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
+        if skipped.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let known = state.skipped.entry(job.to_owned()).or_default();
+        for Skipped { sample, offset, reason } in skipped {
+            if known.len() >= SKIPPED_TOLD_MAX {
+                break;
+            }
+            let record = wire::SkippedRecord {
+                shard: sample.shard.into(),
+                ordinal: sample.ordinal,
+                offset: *offset,
+                reason: reason.clone(),
+                path: String::new(),
+            };
+            known.entry(*sample).or_insert((record, false));
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Tells of corrupt records; what could not be told stays for the next time.
+    async fn report_skipped(&self, session: u64) {
+        let untold: Vec<(String, Vec<wire::SkippedRecord>)> = {
+            let state = self.lock();
+            let of_job = |(job, known): (&String, &BTreeMap<_, (wire::SkippedRecord, bool)>)| {
+                let untold = known.values().filter(|(_, is_told)| !is_told);
+                (job.clone(), untold.map(|(record, _)| record.clone()).collect::<Vec<_>>())
+            };
+            let jobs = state.skipped.iter().map(of_job);
+            jobs.filter(|(_, records)| !records.is_empty()).collect()
+        };
+        for (job, records) in untold {
+            let result = self.coordinator.once(|mut clients, context| {
+                let (job, records) = (job.clone(), records.clone());
+                let request = wire::ReportSkippedRequest { context, session, job, records };
+                Box::pin(async move { clients.worker.report_skipped(request).await })
+            });
+            match result.await {
+                Ok(wire::ReportSkippedResponse {}) => {
+                    let mut state = self.lock();
+                    let known = state.skipped.entry(job).or_default();
+                    for record in &records {
+                        let shard = record.shard as u32;
+                        let sample = Sample { shard, ordinal: record.ordinal };
+                        if let Some((_, is_told)) = known.get_mut(&sample) {
+                            *is_told = true;
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(job, %error, "skipped records were not told yet");
+                    if error.kind == ErrorKind::NotFound {
+                        // The job was removed: nobody asks for them any more.
+                        self.lock().skipped.remove(&job);
+                    }
+                }
+            }
+        }
+    }
+
     async fn join(&self) -> Duration {
         let WorkerInfo { name, host, in_process, endpoint } = self.info.clone();
         let (incarnation, sent) = (self.incarnation.clone(), Instant::now());
@@ -372,6 +443,7 @@ impl Shared {
 
     async fn renew(&self, id: u64) -> Duration {
         self.confirm(id).await;
+        self.report_skipped(id).await;
         let (ranks, scans, heartbeat) = {
             let state = self.lock();
             (state.ranks.clone(), state.scans.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
@@ -512,6 +584,7 @@ impl Shared {
         let Some(session) = id else {
             return;
         };
+        self.report_skipped(session).await;
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::LeaveRequest { context, session };
             Box::pin(async move { clients.worker.leave(request).await })

@@ -9,6 +9,7 @@ use crate::dynamic::DynamicRank;
 use crate::dynamic::feed::{Begun, Feed, Taker};
 use crate::dynamic::reader::GroupReader;
 use crate::error::LoadError;
+use crate::mend::Order;
 use crate::planner::{Planner, Shape, draw_key};
 use crate::sequence::Outcome;
 
@@ -27,6 +28,7 @@ impl Planner {
             let reading = self.reading(&shape)?;
             let draw = draw_key(&shuffle, epoch);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
+            self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
             loop {
                 let Some(ticket) = self.shared.begin() else {

@@ -8,7 +8,7 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::dynamic::{Piece, RankList};
 use shardfeed_plan::{
-    DECODER_NONE, JobIdentity, Mode, Planned, Sample, Segment, Shuffle, Steps, Token,
+    Corrupt, DECODER_NONE, JobIdentity, Mode, Planned, Sample, Segment, Shuffle, Steps, Token,
 };
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
@@ -159,6 +159,7 @@ impl Place {
         let plans = Arc::new(plans(&self.dataset));
         let assignment = Assignment::of(control, &lease(), plans, &self.identity, 1);
         let options = PrefetchOptions {
+            corrupt: Corrupt::Error,
             dataset: Arc::clone(&self.dataset),
             schema: Arc::new(Schema::raw()),
             slots: SlotPool::new(8),

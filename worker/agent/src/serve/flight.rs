@@ -8,6 +8,8 @@ use shardfeed_pipeline::Batch;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_socket::{Sender, SocketError};
 
+use crate::mend::Skipped;
+use crate::sequence::Delivered;
 use crate::serve::send;
 
 /// The slots of one connection.
@@ -55,10 +57,10 @@ impl Flight {
         &self,
         sender: &Sender<wire::ToTrainer>,
         start: u64,
-        at: (u64, u64),
-        batch: Batch,
+        delivered: Delivered,
     ) -> Result<(), SocketError> {
         self.tell_retired(sender)?;
+        let Delivered { epoch, step, skipped, batch, .. } = delivered;
         let Batch { rows, columns, valid, shards, ordinals, slot } = batch;
         let handle = slot.region().expect("a worker's slots are sealed");
         let region = handle.id;
@@ -75,14 +77,15 @@ impl Flight {
         });
         let message = wire::Batch {
             start,
-            epoch: at.0,
-            step: at.1,
+            epoch,
+            step,
             rows: rows as u64,
             region: region.0,
             columns: columns.collect(),
             valid: Some(range(&valid)),
             shards: Some(range(&shards)),
             ordinals: Some(range(&ordinals)),
+            skipped: skipped.into_iter().map(skipped_to).collect(),
         };
         let mut state = self.lock();
         state.ahead.push_back(slot.size_bytes());
@@ -121,6 +124,11 @@ impl Flight {
         };
         drop(freed);
     }
+}
+
+fn skipped_to(skipped: Skipped) -> wire::Skipped {
+    let Skipped { sample, offset, reason } = skipped;
+    wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
 }
 
 fn range(range: &shardfeed_handoff::BufferRange) -> wire::Range {

@@ -168,13 +168,13 @@ impl Feeder {
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
             if let Polled::Ready(delivered) = polled {
-                let at = (delivered.epoch, delivered.step);
                 self.ahead.push_back(shards_of(&delivered));
                 self.ahead.drain(..self.ahead.len().saturating_sub(stats.prefetch));
                 if !self.may_send()? {
                     return Ok(());
                 }
-                self.flight.send(&self.sender, self.start, at, delivered.batch)?;
+                self.control.report_skipped(&self.lease.job, &delivered.skipped);
+                self.flight.send(&self.sender, self.start, *delivered)?;
             } else if let Polled::EpochEnd { epoch, steps } = polled {
                 let ended = wire::EpochEnded { start: self.start, epoch, steps };
                 send(&self.sender, Message::EpochEnded(ended), None)?;

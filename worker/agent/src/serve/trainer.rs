@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Schema;
+use shardfeed_plan::{Corrupt, Sample};
 use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -18,7 +19,9 @@ use shardfeed_tfrecord::CompressionChoice;
 use crate::catalog::{Catalog, OpenProgress, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::control::{Control, JobSpec, LeaseRequest};
+use crate::dataset::{FileRules, LeftOut};
 use crate::error::LoadError;
+use crate::mend::Skipped;
 use crate::plans::Plans;
 use crate::prefetch::{Assignment, Prefetch, PrefetchOptions};
 use crate::serve::budget::Budget;
@@ -49,6 +52,9 @@ const HOLD_LEAST: u64 = 2;
 
 /// Rows of a dataset's table in one message.
 const ROWS_PER_MESSAGE: usize = 4096;
+/// Damaged files that a trainer is told of.
+const LEFT_OUT_MAX: usize = 1000;
+
 /// And bytes of their paths.
 const ROW_BYTES_PER_MESSAGE: usize = 1 << 20;
 
@@ -89,6 +95,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         sender,
         hello: wire::Hello::default(),
         is_welcome: false,
+        corrupt: Corrupt::Error,
         opened: None,
         registered: None,
         flight: None,
@@ -115,6 +122,8 @@ struct Trainer<'a> {
     hello: wire::Hello,
     /// It said who it is, and may be served.
     is_welcome: bool,
+    /// What happens when a record is corrupt, as it said last.
+    corrupt: Corrupt,
     opened: Option<Opened>,
     registered: Option<(JobSpec, Arc<Schema>)>,
     flight: Option<Flight>,
@@ -244,13 +253,18 @@ impl Trainer<'_> {
     }
 
     fn open(&mut self, open: &wire::Open) -> Result<Opened, LoadError> {
+        self.corrupt = match open.corrupt.as_str() {
+            "" => Corrupt::Error,
+            corrupt => corrupt.parse().map_err(LoadError::Option)?,
+        };
         let source = if open.dataset.is_empty() {
             let compression: CompressionChoice = open.compression.parse().map_err(
                 |error: shardfeed_tfrecord::UnknownCompression| {
                     LoadError::Option(error.to_string())
                 },
             )?;
-            Source::Files { patterns: open.patterns.clone(), compression }
+            let rules = FileRules { compression, corrupt: self.corrupt };
+            Source::Files { patterns: open.patterns.clone(), rules }
         } else {
             Source::Named(open.dataset.clone())
         };
@@ -262,7 +276,7 @@ impl Trainer<'_> {
     }
 
     fn tell_dataset(&self, opened: &Opened) -> Result<(), SocketError> {
-        let Opened { name, compression, dataset } = opened;
+        let Opened { name, rules, dataset } = opened;
         let manifest = dataset.manifest();
         let shards = manifest.shards();
         let message = wire::Dataset {
@@ -270,7 +284,10 @@ impl Trainer<'_> {
             root: dataset.root().display().to_string(),
             content: manifest.digest().as_bytes().to_vec(),
             shards: shards.len() as u64,
-            compression: compression.to_string(),
+            compression: rules.compression.to_string(),
+            corrupt: rules.corrupt.to_string(),
+            left_out: dataset.left_out().iter().take(LEFT_OUT_MAX).map(left_out_to).collect(),
+            left_out_total: dataset.left_out().len() as u64,
         };
         send(&self.sender, Message::Dataset(message), None)?;
         let mut rows = wire::Shards::default();
@@ -335,6 +352,12 @@ impl Trainer<'_> {
             epoch: start.epoch,
             segments: segments_from(start.segments).map_err(bad)?,
         };
+        let skipped = start.skipped.iter().map(|skipped| Skipped {
+            sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
+            offset: skipped.offset,
+            reason: skipped.reason.clone(),
+        });
+        self.hub.control.report_skipped(&job.name, &skipped.collect::<Vec<_>>());
         // Refused before a rank is taken over from somebody.
         let share = self.hub.budget.share(start.memory_budget, self.hello.ranks_on_host)?;
         let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
@@ -358,6 +381,7 @@ impl Trainer<'_> {
             PrefetchOptions {
                 dataset: Arc::clone(&opened.dataset),
                 schema: Arc::clone(schema),
+                corrupt: self.corrupt,
                 slots: flight.pool.clone(),
                 rank: start.rank,
                 epoch: start.epoch,
@@ -506,6 +530,11 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
         )),
         _ => Ok(()),
     }
+}
+
+fn left_out_to(left: &LeftOut) -> wire::LeftOut {
+    let LeftOut { shard, ordinal, offset, is_whole, reason } = left.clone();
+    wire::LeftOut { shard: shard.into(), ordinal, offset, is_whole, reason }
 }
 
 fn out_of_turn(what: &str) -> LoadError {

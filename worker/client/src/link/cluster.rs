@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress};
+use shardfeed_agent::{
+    Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress, Skipped,
+};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{Mode, Token};
@@ -22,7 +24,7 @@ use crate::link::here::Here;
 use crate::link::in_process::{
     InProcess, cluster_of, coordinator, in_background, open_here, session,
 };
-use crate::link::received::{prefetch_stats, samples_of};
+use crate::link::received::{prefetch_stats, samples_of, skipped_to};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
@@ -33,6 +35,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 
 /// In mid-run a worker that is lost is waited for so long.
 const RETURN_WAIT: Duration = Duration::from_millis(300);
+
+/// Corrupt records that are told of at a start, at most.
+const MET_MAX: usize = 1000;
 
 /// Copies that are kept for reuse.
 const COPIES_KEPT: usize = 2;
@@ -62,6 +67,8 @@ pub(crate) struct Cluster {
     copied: u64,
     /// A worker that has come back, at the end of an epoch.
     returning: Option<Receiver<Connected>>,
+    /// Corrupt records in batches that workers sent, each once, at most [`MET_MAX`].
+    met: Vec<Skipped>,
     waited: Duration,
 }
 
@@ -74,6 +81,7 @@ struct Queued {
     step: u64,
     /// `None`: the epoch ended for this rank, after so many steps.
     batch: Option<Batch>,
+    skipped: Vec<Skipped>,
 }
 
 /// Where the next batches come from.
@@ -141,6 +149,7 @@ impl Cluster {
             copies: SlotPool::new(COPIES_KEPT),
             copied: 0,
             returning: None,
+            met: vec![],
             waited: Duration::ZERO,
         };
         Ok((link, contents))
@@ -319,13 +328,21 @@ impl Cluster {
                 self.hold_max = usize::try_from(started.hold_max).unwrap_or(1).max(1);
                 return Ok(Some(Event::Started { generation: started.generation }));
             }
-            Heard::Batch { start, epoch, step, batch } if start == self.start => {
+            Heard::Batch { start, epoch, step, batch, skipped } if start == self.start => {
+                for one in &skipped {
+                    if self.met.len() < MET_MAX
+                        && self.met.iter().all(|met| met.sample != one.sample)
+                    {
+                        self.met.push(one.clone());
+                    }
+                }
                 let (connection, batch) = (self.connection, Some(batch));
-                self.queue.push_back(Queued { connection, start, epoch, step, batch });
+                self.queue.push_back(Queued { connection, start, epoch, step, batch, skipped });
             }
             Heard::EpochEnd { start, epoch, steps } if start == self.start => {
                 let (connection, step) = (self.connection, steps);
-                self.queue.push_back(Queued { connection, start, epoch, step, batch: None });
+                let (batch, skipped) = (None, vec![]);
+                self.queue.push_back(Queued { connection, start, epoch, step, batch, skipped });
             }
             Heard::Again { start } if start == self.start => {
                 self.queue.clear();
@@ -382,6 +399,7 @@ impl Cluster {
             epoch: place.epoch,
             segments: segments_to(&place.segments),
             step: place.step,
+            skipped: self.met.iter().map(skipped_to).collect(),
         };
         let Way::Worker(link, phase) = &mut self.way else {
             return Ok(());
@@ -435,7 +453,7 @@ impl Cluster {
     }
 
     fn hand_out(&mut self, queued: Queued) -> Result<Event, LoadError> {
-        let Queued { connection, start, epoch, step, batch } = queued;
+        let Queued { connection, start, epoch, step, batch, skipped } = queued;
         let Some(mut batch) = batch else {
             return Ok(Event::EpochEnd { epoch, steps: step });
         };
@@ -450,7 +468,7 @@ impl Cluster {
                 batch = self.copy(batch)?;
             }
         }
-        Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, batch })))
+        Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, skipped, batch })))
     }
 
     /// A trainer that holds many batches gets copies: it never waits for itself.
@@ -661,7 +679,13 @@ impl Cluster {
                 Err(_) => return Ok(false),
             },
             Way::Opening(result) => match result.recv_timeout(timeout) {
-                Ok(Ok(here)) => Way::Here(Box::new(here)),
+                Ok(Ok(here)) => {
+                    if let Some(job) = &self.job {
+                        // The worker that met them may have died before it told of them.
+                        here.here.control().report_skipped(&job.name, &self.met);
+                    }
+                    Way::Here(Box::new(here))
+                }
                 Ok(Err(error)) => {
                     self.lose("no worker in this process");
                     return Err(error);
@@ -682,9 +706,9 @@ impl Cluster {
             let paths = contents.shards.iter().map(|shard| shard.path.clone()).collect();
             let root = PathBuf::from(&contents.root);
             let cache = setting.options.cache.clone();
-            let compression = contents.compression;
+            let rules = contents.rules;
             let dataset =
-                Dataset::open_paths(root, paths, compression, &cache, &mut |_: ScanProgress| true)?;
+                Dataset::open_paths(root, paths, rules, &cache, &mut |_: ScanProgress| true)?;
             if dataset.manifest().digest() != contents.digest {
                 let message = format!(
                     "{}: the files are not those that this loader was made for; create it again",

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_agent::{FileRules, LeftOut, LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
@@ -172,6 +173,7 @@ fn open(
         dataset: options.dataset.clone().unwrap_or_default(),
         patterns: absolute(&options.files).map_err(Unavailable::Refused)?,
         compression: options.compression.to_string(),
+        corrupt: options.corrupt.to_string(),
     };
     let described = match link.ask(Ask::Open(request), progress)? {
         Message::Dataset(dataset) => dataset,
@@ -193,15 +195,31 @@ fn open(
         }
     }
     let bad = |error: String| Unavailable::from(link.broken(&error));
-    Ok(Contents {
-        name: described.name,
-        root: described.root,
+    let rules = FileRules {
         compression: described
             .compression
             .parse()
             .map_err(|error: shardfeed_tfrecord::UnknownCompression| bad(error.to_string()))?,
+        corrupt: match described.corrupt.as_str() {
+            "" => Corrupt::Error,
+            corrupt => corrupt.parse().map_err(bad)?,
+        },
+    };
+    let left_out = described.left_out.into_iter().map(|left| LeftOut {
+        shard: left.shard as u32,
+        ordinal: left.ordinal,
+        offset: left.offset,
+        is_whole: left.is_whole,
+        reason: left.reason,
+    });
+    Ok(Contents {
+        name: described.name,
+        root: described.root,
+        rules,
         digest: digest_from("content", &described.content).map_err(|e| bad(e.to_string()))?,
         shards,
+        left_out: left_out.collect(),
+        left_out_total: described.left_out_total,
     })
 }
 

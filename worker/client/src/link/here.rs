@@ -10,6 +10,7 @@ use shardfeed_agent::{
     PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
+use shardfeed_plan::Corrupt;
 use shardfeed_proto::ErrorKind;
 
 use crate::link::{ControlOf, Deal, Event, Job, Place, Progress, Setting};
@@ -166,7 +167,10 @@ impl Here {
                     Ok(Event::Pending)
                 }
                 Ok(Polled::Pending) => Ok(Event::Pending),
-                Ok(Polled::Ready(delivered)) => Ok(Event::Batch(delivered)),
+                Ok(Polled::Ready(delivered)) => {
+                    self.control.report_skipped(&running.lease.job, &delivered.skipped);
+                    Ok(Event::Batch(delivered))
+                }
                 Err(error) => {
                     self.stop();
                     Err(error)
@@ -263,6 +267,7 @@ impl Here {
             dataset: Arc::clone(&self.dataset),
             slots: self.slots.clone(),
             step: place.step,
+            corrupt: options.corrupt,
             prefetch: options.prefetch,
             budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
                 let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
@@ -287,6 +292,7 @@ struct Start {
     dataset: Arc<Dataset>,
     slots: SlotPool,
     step: u64,
+    corrupt: Corrupt,
     prefetch: usize,
     budget_bytes: u64,
 }
@@ -303,6 +309,7 @@ impl Start {
             PrefetchOptions {
                 dataset: self.dataset,
                 schema: self.job.schema,
+                corrupt: self.corrupt,
                 slots: self.slots,
                 rank: self.request.rank,
                 epoch: self.request.epoch,

@@ -52,16 +52,14 @@ pub(crate) fn open_here(
     let options = &setting.options;
     let source = match &options.dataset {
         Some(name) => Source::Named(name.clone()),
-        None => {
-            Source::Files { patterns: absolute(&options.files)?, compression: options.compression }
-        }
+        None => Source::Files { patterns: absolute(&options.files)?, rules: options.file_rules() },
     };
     let session = session(setting)?;
     let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
         .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
     let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
     let opened = catalog.open(&source, progress)?;
-    let contents = Contents::of(&opened.name, opened.compression, &opened.dataset);
+    let contents = Contents::of(&opened.name, opened.rules, &opened.dataset);
     let coordinator = session.coordinator().clone();
     let control = Arc::new(GrpcControl::new(session));
     let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::PrefetchStats;
+use shardfeed_agent::{PrefetchStats, Skipped};
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
 use shardfeed_plan::{Planned, Sample};
@@ -130,6 +130,21 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
         valid: valid != 0,
     })
     .collect()
+}
+
+/// What was skipped in a batch.
+pub(crate) fn skipped_of(batch: &wire::Batch) -> Vec<Skipped> {
+    let skipped = batch.skipped.iter().map(|skipped| Skipped {
+        sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
+        offset: skipped.offset,
+        reason: skipped.reason.clone(),
+    });
+    skipped.collect()
+}
+
+pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
+    let Skipped { sample, offset, reason } = skipped.clone();
+    wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
 }
 
 /// What a worker says of its reading, and what is held here.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage, Skipped};
 use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_proto::WireError;
 use shardfeed_proto::trainer::v1 as wire;
@@ -14,7 +14,7 @@ use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_socket::{Connection, SocketError};
 
 use crate::link::Progress;
-use crate::link::received::{Broken, Regions};
+use crate::link::received::{Broken, Regions, skipped_of};
 
 /// How often a caller that waits for an answer is asked whether it still wants to.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -57,6 +57,7 @@ pub(crate) enum Heard {
         epoch: u64,
         step: u64,
         batch: Batch,
+        skipped: Vec<Skipped>,
     },
     Failed {
         start: u64,
@@ -248,7 +249,9 @@ impl WorkerLink {
             Some(Message::Batch(batch)) => {
                 let schema = self.schema.clone().ok_or_else(|| self.broken("a batch too early"))?;
                 let wire::Batch { start, epoch, step, .. } = batch;
-                Heard::Batch { start, epoch, step, batch: self.regions.view(batch, &schema)? }
+                let skipped = skipped_of(&batch);
+                let batch = self.regions.view(batch, &schema)?;
+                Heard::Batch { start, epoch, step, batch, skipped }
             }
             Some(Message::Region(region)) => {
                 self.regions.map(&region, fd)?;

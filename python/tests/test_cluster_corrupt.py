@@ -1,0 +1,115 @@
+"""Corrupt records in a cluster: what the coordinator counts and lists, with workers that are killed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from conftest import Dataset, loader, make_dataset
+from test_bad_input import flip, record_offsets
+from test_corrupt import BAD, SKIP, damage, recount, rows
+from trainer import ask, until
+
+import shardfeed as sf
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("corrupt")) as cluster:
+        yield cluster
+        for log in cluster.folder.glob("*.log"):
+            assert "panicked" not in log.read_text(), log.read_text()[-4000:]
+
+
+@pytest.fixture
+def where(running: Cluster) -> dict[str, Any]:
+    job = f"job-{uuid.uuid4().hex[:8]}"
+    names = {"coordinator": running.address, "worker": running.socket()}
+    return {**names, "job": job, "run": "first"}
+
+
+def epoch(running: Cluster, job: str, number: int, **expected: int) -> dict[str, Any]:
+    """What `epoch show` says, once it says this."""
+
+    def look() -> dict[str, Any] | None:
+        found = ask(running, "epoch", "show", "--job", job, "--epoch", str(number))
+        return found if all(found[name] == value for name, value in expected.items()) else None
+
+    return until(look, f"{expected} of epoch {number}")
+
+
+@pytest.mark.parametrize("kills", [0, 3])
+def test_the_coordinator_and_the_ledgers_count_the_same(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    dataset = make_dataset(tmp_path / "data", [13, 0, 40, 7, 21, 1, 30, 18])
+    damage(dataset)
+    total = sum(dataset.counts)
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
+    options = where | SKIP | {"batch_size": 4, "world_size": 2, "prefetch": 2}
+    ranks = [loader(dataset, rank=rank, **options) for rank in range(2)]
+    for number in range(2):
+        each = [iter(rank) for rank in ranks]
+        for step in range(len(ranks[0])):
+            for rank in each:
+                next(rank)
+            if number == 0 and step % 4 == 3 and step // 4 < kills:
+                running.workers[0].kill()
+                running.workers[0].start()
+        assert [next(rank, None) for rank in each] == [None, None]
+        found = epoch(running, where["job"], number, state="sealed", skipped=len(BAD))
+        assert (found["total"], found["delivered"]) == (total, total - len(BAD))
+        assert (found["dropped"], found["lost"], found["duplicated"]) == (0, 0, 0)
+    listed = {(one["path"], one["ordinal"], one["offset"]) for one in found["skipped_records"]}
+    offsets = {shard: record_offsets(dataset.file(shard)) for shard, _ in BAD}
+    assert listed == {(dataset.file(s).name, o, offsets[s][o]) for s, o in BAD}
+    assert all("do not match" in one["reason"] for one in found["skipped_records"])
+    for rank in ranks:
+        rank.close()
+    counted = recount(tmp_path / "ledger", dataset.folder, 2, corrupt="skip-record")
+    assert (counted.skipped, counted.lost, counted.duplicated) == (2 * len(BAD), 0, 0)
+    assert counted.problems == []
+
+
+def test_what_was_skipped_is_counted_where_it_was_consumed(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = make_dataset(tmp_path / "data", [40, 40])
+    damage(dataset, [(0, 3), (0, 37)])
+    # The order of the files: three comes in the first steps, thirty-seven in later ones.
+    with loader(dataset, batch_size=8, shuffle=False, **where, **SKIP | {"lanes": 1}) as each:
+        batches = iter(each)
+        first = rows(next(batches))
+        assert [number for number, valid, _ in first if not valid] == [2]
+        found = epoch(running, where["job"], 0, skipped=1)
+        assert [one["ordinal"] for one in found["skipped_records"]] == [3]
+        for _ in batches:
+            pass
+    epoch(running, where["job"], 0, skipped=2, delivered=78, lost=0)
+
+
+def test_a_dataset_is_registered_with_its_policy(running: Cluster, dataset: Dataset) -> None:
+    flip(dataset.file(2), record_offsets(dataset.file(2))[17] + 1)
+    damage(dataset, [(4, 3)])
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    add = ("dataset", "add", name, dataset.pattern)
+    with pytest.raises(AssertionError, match="length does not match"):
+        ask(running, *add)
+    with pytest.raises(AssertionError, match="corrupt"):
+        ask(running, *add, "--corrupt", "skip-file")
+    assert ask(running, *add[:2], name + "-r", add[3], "--corrupt", "skip-record")["records"] == 107
+    assert ask(running, *add[:2], name + "-f", add[3], "--corrupt", "skip-file")["records"] == 69
+    where = {"coordinator": running.address, "worker": running.socket(), "run": "first"}
+    with sf.Loader(
+        dataset=name + "-f", features={"id": sf.FixedLenFeature((), "int64")}, batch_size=4,
+        tail="pad", job=name, corrupt="skip-file", **where,
+    ) as each:  # fmt: skip
+        got = [int(number) for batch in each for number in batch["id"][batch.valid]]
+        assert [(Path(one.file).name, one.what) for one in each.skipped] == [
+            ("train-02.tfrecord", "file"), ("train-04.tfrecord", "file"),
+        ]  # fmt: skip
+    assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))

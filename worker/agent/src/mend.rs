@@ -1,0 +1,143 @@
+//! Slots whose records are corrupt: other records stand in for them. Source: docs/ORDER.md, section 12.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shardfeed_pipeline::{Assembler, DrawKey, RawRecord, Row, RowError, RowFault};
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_plan::{EpochPlan, PlanError, Sample};
+use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
+
+use crate::error::LoadError;
+use crate::stream::StreamTools;
+
+/// Bytes of what is said of a skipped record, at most: an error may quote the record.
+const REASON_BYTES_MAX: usize = 300;
+
+/// The order that says which records may stand in for another one.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    Planned(Arc<EpochPlan>),
+    Granted(Groups),
+}
+
+impl Order {
+    fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
+        match self {
+            Self::Planned(plan) => plan.fillers(sample),
+            Self::Granted(groups) => groups.fillers(sample),
+        }
+    }
+}
+
+/// A sample that was planned and not delivered, because its record is corrupt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Which sample.
+    pub sample: Sample,
+    /// Offset of its header in the uncompressed shard, in bytes.
+    pub offset: u64,
+    /// What is wrong with it, in words.
+    pub reason: String,
+}
+
+impl Skipped {
+    fn of(error: &RowError) -> Self {
+        let RowError { sample, offset, len, .. } = *error;
+        let mut reason = match &error.fault {
+            // In the words of the error that it would be.
+            RowFault::Data(DataCrcMismatch { stored, computed }) => {
+                let (stored, computed) = (*stored, *computed);
+                ReadErrorKind::DataCrc { length: len as u64, stored, computed }.to_string()
+            }
+            fault => fault.to_string(),
+        };
+        if reason.len() > REASON_BYTES_MAX {
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            reason.push_str(" ...");
+        }
+        Self { sample, offset, reason }
+    }
+}
+
+/// A batch with corrupt records in it.
+pub(crate) struct Mending<'a> {
+    pub(crate) assembler: &'a Assembler,
+    pub(crate) tools: &'a StreamTools,
+    pub(crate) order: &'a Order,
+    pub(crate) draw: &'a DrawKey,
+}
+
+impl Mending<'_> {
+    /// Gives every slot of a corrupt record another record, and marks it not valid. The slot keeps the
+    /// name of the sample that was planned for it.
+    /// - Returns what was skipped; padding is not, as its sample has a slot of its own.
+    ///
+    /// # Errors  No good record is near; something cannot be read.
+    pub(crate) fn mend(&self, rows: &mut [Row]) -> Result<Vec<Skipped>, LoadError> {
+        let faults = rows.iter().map(|row| self.check(row)).collect::<Result<Vec<_>, _>>()?;
+        let in_hand = |(row, fault): (&Row, &Option<RowError>)| {
+            fault.is_none().then(|| (row.record.sample, row.record.clone()))
+        };
+        // What was read for one slot may be asked for by the next.
+        let mut known: BTreeMap<Sample, Option<RawRecord>> = faults
+            .iter()
+            .flatten()
+            .map(|error| (error.sample, None))
+            .chain(
+                rows.iter().zip(&faults).filter_map(in_hand).map(|(s, record)| (s, Some(record))),
+            )
+            .collect();
+        let mut skipped = Vec::new();
+        for (row, fault) in rows.iter_mut().zip(&faults) {
+            let Some(error) = fault else {
+                continue;
+            };
+            if row.valid {
+                skipped.push(Skipped::of(error));
+            }
+            *row = self.filled(error, row.occurrence, &mut known)?;
+        }
+        Ok(skipped)
+    }
+
+    /// What is wrong with a row that is to blame for it.
+    fn check(&self, row: &Row) -> Result<Option<RowError>, LoadError> {
+        match self.assembler.check(row, self.draw) {
+            Ok(()) => Ok(None),
+            Err(error) if error.fault.is_of_record() => Ok(Some(error)),
+            Err(error) => Err(self.tools.files.located(error)),
+        }
+    }
+
+    fn filled(
+        &self,
+        error: &RowError,
+        occurrence: u32,
+        known: &mut BTreeMap<Sample, Option<RawRecord>>,
+    ) -> Result<Row, LoadError> {
+        let sample = error.sample;
+        let fillers = self.order.fillers(sample)?;
+        for candidate in &fillers {
+            if self.tools.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
+            let record = match known.get(candidate) {
+                Some(None) => continue,
+                Some(Some(record)) => record.clone(),
+                None => self.tools.read_one(*candidate)?,
+            };
+            let record_of_slot = RawRecord { sample, ..record.clone() };
+            let row = Row { record: record_of_slot, valid: false, occurrence };
+            let is_good = self.check(&row)?.is_none();
+            known.insert(*candidate, is_good.then_some(record));
+            if is_good {
+                return Ok(row);
+            }
+        }
+        let (file, ordinal) = (self.tools.files.name(sample.shard), sample.ordinal);
+        let (offset, reason) = (error.offset, Skipped::of(error).reason);
+        Err(LoadError::NoFiller { file, offset, ordinal, reason, tried: fillers.len() })
+    }
+}

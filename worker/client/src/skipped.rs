@@ -1,0 +1,200 @@
+//! What a rank was not given because it is corrupt: counted, listed, and bounded by a budget.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use shardfeed_agent::{Delivered, LeftOut, LoadError, Skipped};
+use shardfeed_plan::Sample;
+
+use crate::contents::Contents;
+
+/// Corrupt records that are listed, and logged one by one, at most.
+const LISTED_MAX: usize = 1000;
+
+/// Records that an error about the budget names.
+const NAMED_MAX: usize = 3;
+
+/// The budget if none is given: this part of a rank's samples, and at least so many.
+const DEFAULT_BUDGET: (f64, u64) = (0.01, 16);
+
+/// How much may be skipped of an epoch, on one rank. Files that are left out, whole or in part, count as
+/// one each.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum CorruptBudget {
+    /// A hundredth of the rank's samples of an epoch, at least 16.
+    #[default]
+    Usual,
+    /// So many.
+    Records(u64),
+    /// This part of the rank's samples of an epoch.
+    Part(f64),
+}
+
+impl CorruptBudget {
+    /// How many that are of an epoch of so many samples.
+    fn of(self, samples: u64) -> u64 {
+        match self {
+            Self::Records(records) => records,
+            Self::Part(part) => (samples as f64 * part) as u64,
+            Self::Usual => {
+                let (part, least) = DEFAULT_BUDGET;
+                Self::Part(part).of(samples).max(least)
+            }
+        }
+    }
+}
+
+/// Something corrupt that was skipped, as users know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedRecord {
+    /// The file, absolute.
+    pub file: String,
+    /// Offset of the record's header in the uncompressed file, in bytes.
+    pub offset: u64,
+    /// The record's number in the file.
+    pub ordinal: u64,
+    /// What is wrong, in words.
+    pub reason: String,
+    /// What of the file is skipped.
+    pub what: What,
+}
+
+/// What is skipped of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// This record.
+    Record,
+    /// All from this record on, as nothing behind it can be found.
+    Rest,
+    /// All of it.
+    File,
+}
+
+/// Everything that a loader has skipped.
+#[derive(Debug)]
+pub(crate) struct SkipLog {
+    budget: u64,
+    listed: VecDeque<SkippedRecord>,
+    known: BTreeSet<Sample>,
+    /// Files that are left out, whole or in part.
+    files: u64,
+    epoch: u64,
+    /// Of `epoch`, since the rank began to read it.
+    in_epoch: u64,
+    total: u64,
+}
+
+impl SkipLog {
+    /// - `samples`: of this rank in an epoch.
+    ///
+    /// # Errors  `Budget`: what indexing left out is more than is allowed.
+    pub(crate) fn new(
+        budget: CorruptBudget,
+        samples: u64,
+        contents: &Contents,
+    ) -> Result<Self, LoadError> {
+        let (budget, files) = (budget.of(samples), contents.left_out_total);
+        let listed: VecDeque<_> = contents
+            .left_out
+            .iter()
+            .take(LISTED_MAX)
+            .map(|left| left_out(left, contents))
+            .collect();
+        for SkippedRecord { file, offset, ordinal, reason, what } in &listed {
+            tracing::warn!(file, offset, ordinal, reason, ?what, "a damaged file is left out");
+        }
+        let known = BTreeSet::new();
+        let log = Self { budget, listed, known, files, epoch: 0, in_epoch: 0, total: 0 };
+        match files > budget {
+            true => Err(log.over("damaged files were left out", files, log.listed.iter())),
+            false => Ok(log),
+        }
+    }
+
+    /// Whether a batch may be handed out with what was skipped in it.
+    ///
+    /// # Errors  `Budget`.
+    pub(crate) fn admit(
+        &self,
+        delivered: &Delivered,
+        contents: &Contents,
+    ) -> Result<(), LoadError> {
+        let more = delivered.skipped.len() as u64;
+        let skipped = self.before(delivered.epoch) + more;
+        if more == 0 || self.files + skipped <= self.budget {
+            return Ok(());
+        }
+        let fresh: Vec<_> =
+            delivered.skipped.iter().map(|skipped| record(skipped, contents)).collect();
+        let what = format!("corrupt records of epoch {} were skipped", delivered.epoch);
+        Err(self.over(&what, self.files + skipped, self.listed.iter().chain(&fresh)))
+    }
+
+    /// A batch was handed out.
+    pub(crate) fn add(&mut self, delivered: &Delivered, contents: &Contents) {
+        let more = delivered.skipped.len() as u64;
+        (self.in_epoch, self.epoch) = (self.before(delivered.epoch) + more, delivered.epoch);
+        self.total += more;
+        for skipped in &delivered.skipped {
+            if self.listed.len() >= LISTED_MAX || !self.known.insert(skipped.sample) {
+                continue;
+            }
+            let one = record(skipped, contents);
+            let SkippedRecord { file, offset, ordinal, reason, .. } = &one;
+            tracing::warn!(file, offset, ordinal, reason, "a corrupt record was skipped");
+            self.listed.push_back(one);
+            if self.listed.len() == LISTED_MAX {
+                tracing::warn!(listed = LISTED_MAX, "further corrupt records are only counted");
+            }
+        }
+    }
+
+    /// The rank goes elsewhere; what it skips is counted from there on.
+    pub(crate) fn moved(&mut self) {
+        self.in_epoch = 0;
+    }
+
+    fn before(&self, epoch: u64) -> u64 {
+        if epoch == self.epoch { self.in_epoch } else { 0 }
+    }
+
+    fn over<'a>(
+        &self,
+        what: &str,
+        skipped: u64,
+        all: impl Iterator<Item = &'a SkippedRecord>,
+    ) -> LoadError {
+        let name = |one: &SkippedRecord| {
+            let SkippedRecord { file, offset, ordinal, reason, .. } = one;
+            format!("{file}: record {ordinal} at offset {offset}: {reason}")
+        };
+        let first = all.take(NAMED_MAX).map(name).collect();
+        LoadError::Budget { what: what.to_owned(), skipped, allowed: self.budget, first }
+    }
+
+    /// What was skipped, each file and record once, at most [`LISTED_MAX`].
+    pub(crate) fn listed(&self) -> impl ExactSizeIterator<Item = &SkippedRecord> {
+        self.listed.iter()
+    }
+
+    /// Records that were skipped in all epochs, those of the current one, and files left out.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        (self.total, self.in_epoch, self.files)
+    }
+}
+
+fn file(shard: u32, contents: &Contents) -> String {
+    let path = contents.shards.get(shard as usize).map_or("?", |shard| shard.path.as_str());
+    std::path::Path::new(&contents.root).join(path).display().to_string()
+}
+
+fn record(skipped: &Skipped, contents: &Contents) -> SkippedRecord {
+    let Skipped { sample, offset, reason } = skipped.clone();
+    let file = file(sample.shard, contents);
+    SkippedRecord { file, offset, ordinal: sample.ordinal, reason, what: What::Record }
+}
+
+fn left_out(left: &LeftOut, contents: &Contents) -> SkippedRecord {
+    let LeftOut { shard, ordinal, offset, is_whole, reason } = left.clone();
+    let what = if is_whole { What::File } else { What::Rest };
+    SkippedRecord { file: file(shard, contents), offset, ordinal, reason, what }
+}
