@@ -113,3 +113,19 @@ def test_a_dataset_is_registered_with_its_policy(running: Cluster, dataset: Data
             ("train-02.tfrecord", "file"), ("train-04.tfrecord", "file"),
         ]  # fmt: skip
     assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))
+
+
+@pytest.mark.parametrize("tail", ["uneven", "pad"])
+def test_a_dynamic_job_skips_as_well(
+    running: Cluster, where: dict[str, Any], dataset: Dataset, tail: str
+) -> None:
+    damage(dataset)
+    bad = {shard * 1000 + ordinal for shard, ordinal in BAD}
+    options = where | {"mode": "dynamic", "tail": tail, "corrupt": "skip-record"}
+    with loader(dataset, **options) as each:
+        got = [row for batch in each for row in rows(batch)]
+        assert each.stats()["skipped"] == len(BAD)
+        assert sorted(number for number, valid, _ in got if valid) == sorted(dataset.ids - bad)
+        assert not any(number in bad for number, _, _ in got)
+        left = sum(dataset.counts) - len(BAD)
+        epoch(running, where["job"], 0, skipped=len(BAD), delivered=left, lost=0)
