@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import random
 import shutil
+import subprocess
 import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import BINARY
 from conftest import ROOT, Dataset, example, loader, make_dataset
 from test_bad_input import flip, record_offsets
 
@@ -314,3 +316,19 @@ def test_options_without_a_meaning_are_refused(dataset: Dataset) -> None:
     for budget in (-1, 1.5, "many", float("nan")):
         with pytest.raises(sf.ConfigError, match="corrupt_budget"):
             loader(dataset, corrupt="skip-record", corrupt_budget=budget)
+
+
+@pytest.mark.embedded_only
+def test_a_verified_list_has_nothing_to_skip(dataset: Dataset, tmp_path: Path) -> None:
+    damage(dataset, [(2, 17), (4, 3)])
+    out = tmp_path / "whole.txt"
+    command = [str(BINARY), "dataset", "verify", "--exclude", str(out), dataset.pattern]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and "2 of 8 files damaged" in result.stderr, result.stderr
+    files = out.read_text().splitlines()
+    assert files == [str(dataset.file(shard)) for shard in range(8) if shard not in (2, 4)]
+    options = {"features": {"id": sf.FixedLenFeature((), "int64")}, "batch_size": 4, "tail": "pad"}
+    with sf.Loader(files, **options) as each:
+        got = [int(number) for batch in each for number in batch["id"][batch.valid]]
+        assert each.skipped == []
+    assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))

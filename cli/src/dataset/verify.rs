@@ -1,8 +1,9 @@
 //! `shardfeed dataset verify`: whether a dataset is whole, to the last byte.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
@@ -28,6 +29,7 @@ found any more. Offsets are of the uncompressed file. Exits with 1 if anything i
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset verify 'train/*.tfrecord'
+  shardfeed dataset verify --exclude whole.txt 'train/*.tfrecord'; shardfeed plan show $(cat whole.txt)
   shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'";
 
 /// Arguments of `dataset verify`.
@@ -36,6 +38,9 @@ Examples:
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     files: FilesArgs,
+    /// Write the paths of the undamaged files to OUT, one a line: a dataset that has nothing to skip
+    #[arg(long, value_name = "OUT")]
+    exclude: Option<PathBuf>,
     /// Show all files, not only damaged ones and the first 20 others
     #[arg(long)]
     all: bool,
@@ -107,6 +112,9 @@ pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
         verification.good_listed = usize::MAX;
     }
     format.print(&verification)?;
+    if let Some(out) = &args.exclude {
+        verification.write_whole(out).with_context(|| format!("write {}", out.display()))?;
+    }
     verification.verdict()
 }
 
@@ -244,6 +252,18 @@ impl Verification {
         Err(Problem::failed(what)
             .hint("copy these files again from their source, or write them anew")
             .into())
+    }
+
+    /// Writes the paths of all files without damage, absolute, one a line.
+    fn write_whole(&self, out: &Path) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for file in self.files.iter().filter(|file| !file.is_damaged()) {
+            let path = Path::new(&self.root).join(&file.path).display().to_string();
+            anyhow::ensure!(!path.contains('\n'), "{path:?} is no line of text; rename it");
+            text.push_str(&path);
+            text.push('\n');
+        }
+        Ok(std::fs::write(out, text)?)
     }
 
     fn write_files(&self, out: &mut dyn Write) -> io::Result<()> {
