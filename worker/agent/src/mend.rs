@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rayon::prelude::*;
 use shardfeed_pipeline::{Assembler, DrawKey, RawRecord, Row, RowError, RowFault};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, PlanError, Sample};
@@ -70,34 +71,37 @@ pub(crate) struct Mending<'a> {
 }
 
 impl Mending<'_> {
+    /// What is wrong with each row that is to blame for it. On the threads of the current rayon pool.
+    ///
+    /// # Errors  Something else is wrong.
+    pub(crate) fn faults(&self, rows: &[Row]) -> Result<Vec<Option<RowError>>, LoadError> {
+        let faults: Vec<_> = rows.par_iter().map(|row| self.check(row)).collect();
+        faults.into_iter().collect()
+    }
+
     /// Gives every slot of a corrupt record another record, and marks it not valid. The slot keeps the
     /// name of the sample that was planned for it.
+    /// - `faults`: of each row.
     /// - Returns what was skipped; padding is not, as its sample has a slot of its own.
     ///
     /// # Errors  No good record is near; something cannot be read.
-    pub(crate) fn mend(&self, rows: &mut [Row]) -> Result<Vec<Skipped>, LoadError> {
-        let faults = rows.iter().map(|row| self.check(row)).collect::<Result<Vec<_>, _>>()?;
-        let in_hand = |(row, fault): (&Row, &Option<RowError>)| {
-            fault.is_none().then(|| (row.record.sample, row.record.clone()))
-        };
-        // What was read for one slot may be asked for by the next.
-        let mut known: BTreeMap<Sample, Option<RawRecord>> = faults
-            .iter()
-            .flatten()
-            .map(|error| (error.sample, None))
-            .chain(
-                rows.iter().zip(&faults).filter_map(in_hand).map(|(s, record)| (s, Some(record))),
-            )
-            .collect();
+    pub(crate) fn mend(
+        &self,
+        rows: &mut [Row],
+        faults: &[Option<RowError>],
+    ) -> Result<Vec<Skipped>, LoadError> {
+        // What was read, for this batch or for a slot of it, may be asked for again.
+        let mut read: BTreeMap<Sample, RawRecord> =
+            rows.iter().map(|row| (row.record.sample, row.record.clone())).collect();
         let mut skipped = Vec::new();
-        for (row, fault) in rows.iter_mut().zip(&faults) {
+        for (row, fault) in rows.iter_mut().zip(faults) {
             let Some(error) = fault else {
                 continue;
             };
             if row.valid {
                 skipped.push(Skipped::of(error));
             }
-            *row = self.filled(error, row.occurrence, &mut known)?;
+            *row = self.filled(error, row.occurrence, &mut read)?;
         }
         Ok(skipped)
     }
@@ -115,7 +119,7 @@ impl Mending<'_> {
         &self,
         error: &RowError,
         occurrence: u32,
-        known: &mut BTreeMap<Sample, Option<RawRecord>>,
+        read: &mut BTreeMap<Sample, RawRecord>,
     ) -> Result<Row, LoadError> {
         let sample = error.sample;
         let fillers = self.order.fillers(sample)?;
@@ -123,16 +127,18 @@ impl Mending<'_> {
             if self.tools.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }
-            let record = match known.get(candidate) {
-                Some(None) => continue,
-                Some(Some(record)) => record.clone(),
-                None => self.tools.read_one(*candidate)?,
+            let record = match read.get(candidate) {
+                Some(record) => record.clone(),
+                None => {
+                    let record = self.tools.read_one(*candidate)?;
+                    read.insert(*candidate, record.clone());
+                    record
+                }
             };
-            let record_of_slot = RawRecord { sample, ..record.clone() };
-            let row = Row { record: record_of_slot, valid: false, occurrence };
-            let is_good = self.check(&row)?.is_none();
-            known.insert(*candidate, is_good.then_some(record));
-            if is_good {
+            // Tried as what it would be here: what is beside it in the batch must have no say.
+            let record = RawRecord { sample, ..record };
+            let row = Row { record, valid: false, occurrence };
+            if self.check(&row)?.is_none() {
                 return Ok(row);
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row};
+use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError};
 use shardfeed_plan::Planned;
 
 use crate::error::LoadError;
@@ -75,24 +75,33 @@ impl Work {
     }
 
     pub(crate) fn run(self, rows: Vec<Row>) {
-        match self.assembler.assemble(&rows, &self.draw) {
-            Ok(batch) => self.finish(batch, vec![]),
-            Err(error) if error.fault.is_of_record() && self.order.is_some() => {
+        let error = match self.assembler.assemble(&rows, &self.draw) {
+            Ok(batch) => return self.finish(batch, vec![]),
+            Err(error) => error,
+        };
+        let faults = match self.mending() {
+            Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
+            _ => Err(self.tools.files.located(error)),
+        };
+        match faults {
+            Ok(faults) => {
                 // Records that stand in are read, for which no computing thread waits.
                 let io = Arc::clone(&self.tools.io);
-                io.spawn(move || self.mend(rows));
+                io.spawn(move || self.mend(rows, &faults));
             }
-            Err(error) => {
-                let error = self.tools.files.located(error);
-                self.ticket.finish(Err(error));
-            }
+            Err(error) => self.ticket.finish(Err(error)),
         }
     }
 
-    fn mend(self, mut rows: Vec<Row>) {
-        let Self { assembler, tools, order, draw, .. } = &self;
-        let order = order.as_ref().expect("only where records are skipped");
-        let skipped = match (Mending { assembler, tools, order, draw }).mend(&mut rows) {
+    /// How corrupt records are skipped, if they are.
+    fn mending(&self) -> Option<Mending<'_>> {
+        let Self { assembler, tools, order, draw, .. } = self;
+        order.as_ref().map(|order| Mending { assembler, tools, order, draw })
+    }
+
+    fn mend(self, mut rows: Vec<Row>, faults: &[Option<RowError>]) {
+        let mending = self.mending().expect("only where records are skipped");
+        let skipped = match mending.mend(&mut rows, faults) {
             Ok(skipped) => skipped,
             Err(error) => return self.ticket.finish(Err(error)),
         };
