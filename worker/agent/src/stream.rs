@@ -17,6 +17,9 @@ use crate::files::{Files, ShardBytes};
 use crate::io_pool::IoPool;
 use crate::remote::RemoteCounters;
 
+/// Bytes that are read at once for a single record.
+const ONE_RECORD_BYTES: usize = 64 << 10;
+
 /// The reader of one shard, handed to a reading thread and back.
 type Reader = ChunkReader<Decoder<ShardBytes>>;
 
@@ -141,7 +144,8 @@ impl Streams {
 impl StreamTools {
     /// The record of `sample`, by reads of its own on this thread.
     pub(crate) fn read_one(&self, sample: Sample) -> Result<RawRecord, LoadError> {
-        let (mut reader, skip) = self.reader_at(sample);
+        let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
+        let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(sample);
         let Some(current) = self.read(&mut reader, Some(skip))? else {
             return Err(self.ended(sample));
         };
