@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub use control::LocalControl;
 pub use shardfeed_client::{
-    CacheChoice, CacheOptions, ClusterOptions, Contents, CorruptBudget, Dataset, Delivered, LoadError,
-    Loader, LoaderOptions, LoaderStats, Next, OpenProgress, PrefetchStats, ScanProgress, ScanStage,
-    SkippedRecord, What, default_budget_bytes, default_worker_socket,
+    CacheChoice, CacheOptions, ClusterOptions, Contents, CorruptBudget, Dataset, Delivered,
+    LoadError, Loader, LoaderOptions, LoaderStats, Next, OpenProgress, PrefetchStats, ScanProgress,
+    ScanStage, SkippedRecord, What, default_budget_bytes, default_worker_socket,
 };
 
 /// Opens a loader: of a cluster if the options name one, else with everything in this process.

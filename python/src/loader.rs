@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat};
 use shardfeed_embedded::{
-    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions, Next,
-    OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
+    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions,
+    Next, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
 };
 use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
 use shardfeed_plan::{Corrupt, Mode, Tail, Token};
@@ -375,7 +375,6 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
             },
             bytes: get("cache_bytes")?.extract()?,
         },
-        ..LoaderOptions::default()
     })
 }
 

@@ -38,7 +38,6 @@ impl Corrupt {
     }
 
     /// As it is left out where it is written.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
     pub fn is_error(&self) -> bool {
         *self == Self::Error
     }
@@ -139,7 +138,7 @@ mod tests {
             let shuffle = shuffle(enabled, window);
             let line = Arc::new(Line::new(&counts, &shuffle, 1).unwrap());
             let start = Segment::start(lanes, 12, 1).unwrap();
-            let whole = plan(&line, &shuffle, &[start.clone()], 1);
+            let whole = plan(&line, &shuffle, std::slice::from_ref(&start), 1);
             // After a new cut in mid-epoch, and on other ranks.
             let before = Segment { steps: Steps::All(steps), ..start };
             let cut = [before, Segment::start(other, 12, 1).unwrap()];

@@ -17,7 +17,7 @@ use crate::cluster::coordinator::Clients;
 use crate::dataset::{Dataset, FileRules, LeftOut, leave_out};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, Seeds, look, stamp};
+use crate::index::{ScanProgress, ScanStage, Seed, Seeds, look, stamp};
 use crate::remote::is_remote;
 
 /// Waits between looks at a dataset that is being scanned: the first, and the longest.
@@ -267,10 +267,7 @@ pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, Lo
 }
 
 /// What another worker found, as if found here; `None`: it did not keep enough of it.
-fn seed(
-    entry: &FileEntry,
-    rules: FileRules,
-) -> Result<Option<(String, (ChangeStamp, ShardIndex))>, LoadError> {
+fn seed(entry: &FileEntry, rules: FileRules) -> Result<Option<(String, Seed)>, LoadError> {
     let FileEntry { path, left_out, .. } = entry.clone();
     if left_out.as_ref().is_some_and(|left| left.is_whole) {
         return Ok(None);

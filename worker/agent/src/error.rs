@@ -73,15 +73,13 @@ pub enum LoadError {
     #[error(
         "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone while \
          it is read, and create the loader again to index it anew",
-        look_of(.indexed), now(.found)
+        look_of(&.look.indexed), now(&.look.found)
     )]
     Changed {
         /// The file.
         file: String,
-        /// How it was.
-        indexed: ChangeStamp,
-        /// How it is; `None` if it is gone.
-        found: Option<ChangeStamp>,
+        /// How it was, and how it is.
+        look: Box<ChangedLook>,
     },
     /// The index cannot be kept.
     #[error(
@@ -154,7 +152,20 @@ pub enum LoadError {
     ReaderLost,
 }
 
+/// How a file was when it was indexed, and how it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedLook {
+    /// How it was.
+    pub indexed: ChangeStamp,
+    /// How it is; `None` if it is gone.
+    pub found: Option<ChangeStamp>,
+}
+
 impl LoadError {
+    pub(crate) fn changed(file: String, indexed: ChangeStamp, found: Option<ChangeStamp>) -> Self {
+        Self::Changed { file, look: Box::new(ChangedLook { indexed, found }) }
+    }
+
     /// As it crosses a process border.
     pub fn to_wire(&self) -> WireError {
         let at = |kind, file: &str, offset, ordinal| WireError {

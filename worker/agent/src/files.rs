@@ -143,11 +143,7 @@ impl Files {
     /// Opens a shard if it is still the one that was indexed.
     fn open_checked(&self, shard: u32) -> Result<File, LoadError> {
         let known = &self.dataset.files()[shard as usize];
-        let changed = |found| LoadError::Changed {
-            file: self.name(shard),
-            indexed: known.stamp.clone(),
-            found,
-        };
+        let changed = |found| LoadError::changed(self.name(shard), known.stamp.clone(), found);
         let failed = |source| LoadError::Io { file: self.name(shard), source };
         let path = StorePath::from_absolute_path(&known.path).map_err(io::Error::other);
         let path = path.map_err(failed)?;

@@ -72,7 +72,10 @@ enum Event {
 }
 
 /// What others found in files, by path: used where a file looks as it did then.
-pub(crate) type Seeds = BTreeMap<String, (ChangeStamp, ShardIndex)>;
+pub(crate) type Seeds = BTreeMap<String, Seed>;
+
+/// How a file looked, and what was found in it.
+pub(crate) type Seed = (ChangeStamp, ShardIndex);
 
 /// Indexes the files of `found`, in its order.
 /// - `progress`: called now and then from this thread; returning `false` gives up.
@@ -127,7 +130,7 @@ pub(crate) fn index_files(
             };
             if after.stamp != states[file].stamp {
                 let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
-                return Err(LoadError::Changed { file: path, indexed, found });
+                return Err(LoadError::changed(path, indexed, found));
             }
             let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
             known.insert(path, Entry { stamp, inode, compression, index });

@@ -64,7 +64,7 @@ pub use control::{
 pub use dataset::{Dataset, DatasetFile, FileRules, LeftOut};
 pub use discover::{Found, discover};
 pub use dynamic::{DynamicRank, GroupsOf};
-pub use error::LoadError;
+pub use error::{ChangedLook, LoadError};
 pub use index::{ScanProgress, ScanStage};
 pub use mend::Skipped;
 pub use plans::Plans;

@@ -229,6 +229,6 @@ impl StreamTools {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let found = crate::index::stamp(&file.path).ok();
         let file_name = self.files.name(sample.shard);
-        LoadError::Changed { file: file_name, indexed: file.stamp.clone(), found }
+        LoadError::changed(file_name, file.stamp.clone(), found)
     }
 }

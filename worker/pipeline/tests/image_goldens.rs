@@ -147,7 +147,7 @@ fn image_operators_give_what_tensorflow_gives() {
             }
             (Err(error), Answer::Ok { .. }) => wrong.push(format!("{name}: {error}")),
             (Ok(_), Answer::Error(theirs)) => {
-                wrong.push(format!("{name}: TensorFlow says {theirs}"))
+                wrong.push(format!("{name}: TensorFlow says {theirs}"));
             }
         }
     }

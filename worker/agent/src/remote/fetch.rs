@@ -284,7 +284,7 @@ impl RemoteObject {
     }
 
     fn changed(&self, found: Option<ChangeStamp>) -> LoadError {
-        LoadError::Changed { file: self.url.clone(), indexed: self.stamp.clone(), found }
+        LoadError::changed(self.url.clone(), self.stamp.clone(), found)
     }
 
     fn failed(&self, offset: u64, reason: String, hint: &'static str) -> LoadError {
