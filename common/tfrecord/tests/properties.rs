@@ -108,8 +108,12 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
         let (read, errors) = read(Decoder::new(&bytes[..], compression.into()).unwrap(), 1 << 10);
-        for (ordinal, data) in &read {
-            prop_assert_eq!(data, &records[*ordinal as usize]);
+        // In a compressed stream a flipped bit may repeat earlier records, whole and with good checksums;
+        // then what comes after them does not fit, which is an error.
+        if compression == Compression::None || errors.is_empty() {
+            for (ordinal, data) in &read {
+                prop_assert_eq!(data, &records[*ordinal as usize]);
+            }
         }
         // Compressed streams have bits that mean nothing: times in headers, padding.
         let harmless = compression != Compression::None && read.len() == records.len();

@@ -175,7 +175,7 @@ fn the_actions_reach_what_they_are_for() {
 
     let mut runner = TestRunner::deterministic();
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for _ in 0..300 {
+    for _ in 0..450 {
         let steps = steps(100).new_tree(&mut runner).unwrap().current();
         run(&steps, |before, after, applied| {
             *seen.entry(if applied.answer.is_ok() { "ok" } else { "refused" }).or_default() += 1;

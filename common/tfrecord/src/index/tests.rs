@@ -83,7 +83,12 @@ fn damage_is_an_error_or_told_in_the_index() {
     assert!(matches!(error.kind, ReadErrorKind::DataCrc { length: 20, .. }));
     let keep = IndexOptions { keep_going: true, ..verify };
     let index = plain(&bad_data, &keep).unwrap();
-    assert_eq!(index, ShardIndex { corrupt_records: 1, ..whole });
+    let first = index.first_corrupt.clone().unwrap();
+    assert_eq!((first.ordinal, first.offset), (1, 26));
+    assert!(first.message.contains("do not match their checksum"), "{}", first.message);
+    let first_corrupt = Some(first);
+    let found = ShardIndex { corrupt_records: 1, data_verified: true, first_corrupt, ..whole };
+    assert_eq!(index, found);
 
     let mut bad_length = good;
     bad_length[26 + 36] ^= 1;
