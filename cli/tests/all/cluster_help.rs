@@ -225,6 +225,13 @@ fn of_the_verbs_on_datasets() {
                       [default: auto]
                       [possible values: auto, none, gzip, zlib]
 
+                  --corrupt <POLICY>
+                      What is left out of damaged files: nothing, it is an error; what follows where the framing
+                      breaks; any file with damage
+
+                      [default: error]
+                      [possible values: error, skip-record, skip-file]
+
                   --wait
                       Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
 

@@ -88,6 +88,9 @@ fn of_dataset() {
             Options:
                   --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
                                           none, gzip, zlib]
+                  --corrupt <POLICY>      What is left out of damaged files, as in the run: nothing, it is an
+                                          error; what follows where the framing breaks; any file with damage
+                                          [default: error] [possible values: error, skip-record, skip-file]
                   --no-cache              Scan the files, and keep nothing of it
                   --all                   Show all shards, not only the first 20
               -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
@@ -122,6 +125,10 @@ fn of_dataset() {
                       [default: auto]
                       [possible values: auto, none, gzip, zlib]
 
+                  --exclude <OUT>
+                      Write the paths of the undamaged files to OUT, one a line: a dataset that has nothing to
+                      skip
+
                   --all
                       Show all files, not only damaged ones and the first 20 others
 
@@ -136,6 +143,8 @@ fn of_dataset() {
 
             Examples:
               shardfeed dataset verify 'train/*.tfrecord'
+              shardfeed dataset verify --exclude whole.txt 'train/*.tfrecord'; shardfeed plan show $(cat
+              whole.txt)
               shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'
         "#]],
     );
@@ -237,6 +246,9 @@ fn of_plan() {
                   --all                   Show all lanes, not only the first 20
                   --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
                                           none, gzip, zlib]
+                  --corrupt <POLICY>      What is left out of damaged files, as in the run: nothing, it is an
+                                          error; what follows where the framing breaks; any file with damage
+                                          [default: error] [possible values: error, skip-record, skip-file]
                   --no-cache              Scan the files, and keep nothing of it
               -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
                                           with lasting names [default: table] [possible values: table, wide,
@@ -320,6 +332,13 @@ fn of_batch() {
 
                       [default: auto]
                       [possible values: auto, none, gzip, zlib]
+
+                  --corrupt <POLICY>
+                      What is left out of damaged files, as in the run: nothing, it is an error; what follows
+                      where the framing breaks; any file with damage
+
+                      [default: error]
+                      [possible values: error, skip-record, skip-file]
 
                   --no-cache
                       Scan the files, and keep nothing of it
