@@ -65,7 +65,8 @@ pub(crate) async fn measure(
                     tokio::time::sleep_until((began + every.mul_f64(phase)).into()).await;
                     let (lease, epoch) = (Some(lease.clone()), round * EPOCHS);
                     let reading = vec![worker as u32 % 5];
-                    let progress = RankProgress { lease, epoch, step: 1, ready: 3, reading };
+                    let progress =
+                        RankProgress { lease, epoch, step: 1, ready: 3, reading, account: None };
                     let heartbeat = HeartbeatRequest {
                         context: context(),
                         session,

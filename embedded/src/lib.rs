@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 pub use control::LocalControl;
 pub use shardfeed_client::{
-    CacheChoice, CacheOptions, ClusterOptions, Contents, CorruptBudget, Dataset, Delivered,
-    LoadError, Loader, LoaderOptions, LoaderStats, Next, OpenProgress, PrefetchStats, ScanProgress,
-    ScanStage, SkippedRecord, What, default_budget_bytes, default_worker_socket,
+    Account, CacheChoice, CacheOptions, ClusterOptions, Contents, CorruptBudget, Dataset,
+    Delivered, Finding, Limit, LoadError, Loader, LoaderOptions, LoaderStats, Next, OpenProgress,
+    PrefetchStats, Reason, RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, Spent, What,
+    account_from, default_budget_bytes, default_worker_socket, finding, trace, use_threads,
+    worker_timeline,
 };
 
 /// Opens a loader: of a cluster if the options name one, else with everything in this process.

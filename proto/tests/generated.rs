@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "shardfeed/common/v1/account.proto",
     "shardfeed/common/v1/job.proto",
     "shardfeed/coordinator/v1/coordinator.proto",
     "shardfeed/coordinator/v1/peer.proto",

@@ -194,7 +194,14 @@ impl Rank {
         };
         let (epoch, step) = (cursor.epoch(), cursor.step());
         let lease = Some(lease);
-        let told = RankProgress { lease: lease.clone(), epoch, step, ready: 0, reading: vec![] };
+        let told = RankProgress {
+            lease: lease.clone(),
+            epoch,
+            step,
+            ready: 0,
+            reading: vec![],
+            account: None,
+        };
         host.oracle.tells(&[told]);
         let request = TakeGroupsRequest { session, lease, epoch, step, ..due };
         let sent = request.clone();

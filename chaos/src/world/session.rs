@@ -69,7 +69,14 @@ impl Served {
         let ServedState { generation, fencing, epoch, step, .. } = *self.state.borrow();
         let Asked { job, rank, .. } = &self.asked;
         let lease = wire::Lease { job: job.clone(), generation, rank: *rank, fencing };
-        wire::RankProgress { lease: Some(lease), epoch, step, ready: 1, reading: vec![] }
+        wire::RankProgress {
+            lease: Some(lease),
+            epoch,
+            step,
+            ready: 1,
+            reading: vec![],
+            account: None,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use shardfeed_proto::common::v1::Account;
 use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef, Speeds};
 use tokio::time::Instant;
 
@@ -44,6 +45,8 @@ pub(crate) struct RankState {
     pub(crate) ready: u64,
     /// Shard ordinals that are being read, at most [`READING_MAX`].
     pub(crate) reading: Vec<u32>,
+    /// Where its time went, as its worker told last.
+    pub(crate) account: Option<Account>,
     /// When its cursor moved last.
     pub(crate) moved: Instant,
     /// Samples that it consumed and when that was measured from, until it says something of its speed.
@@ -77,7 +80,7 @@ impl Progress {
     /// heartbeat overtook another one.
     /// - `rows`: samples of a step of this rank. `known`: the cursor that the state holds.
     pub(crate) fn rank(&mut self, report: RankReport, rows: u64, now: Instant) {
-        let RankReport { lease, cursor, ready, mut reading, known } = report;
+        let RankReport { lease, cursor, ready, mut reading, account, known } = report;
         reading.truncate(READING_MAX);
         let (epoch, step) = cursor;
         let before = self.ranks.get(&lease).map(|rank| (rank.epoch, rank.step)).or(known);
@@ -95,6 +98,7 @@ impl Progress {
             step,
             ready,
             reading: vec![],
+            account: None,
             moved: now,
             measured: (0, now),
             speed: None,
@@ -106,6 +110,7 @@ impl Progress {
             rank.moved = now;
         }
         (rank.epoch, rank.step, rank.ready, rank.reading) = (epoch, step, ready, reading);
+        rank.account = account.or(rank.account.take());
     }
 
     /// A heartbeat told how far the scan of a part of a dataset is.
@@ -198,6 +203,8 @@ pub(crate) struct RankReport {
     pub(crate) ready: u64,
     /// Shard ordinals that are being read.
     pub(crate) reading: Vec<u32>,
+    /// Where its time went.
+    pub(crate) account: Option<Account>,
     /// The cursor that the state holds.
     pub(crate) known: Option<(u64, u64)>,
 }
@@ -250,7 +257,8 @@ mod tests {
 
     fn report(cursor: (u64, u64)) -> RankReport {
         let lease = LeaseRef { job: "a".into(), generation: 0, rank: 0, fencing: 7 };
-        RankReport { lease, cursor, ready: 2, reading: vec![1; 2000], known: Some((0, 0)) }
+        let (reading, account) = (vec![1; 2000], None);
+        RankReport { lease, cursor, ready: 2, reading, account, known: Some((0, 0)) }
     }
 
     #[test]

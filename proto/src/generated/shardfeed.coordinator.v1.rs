@@ -77,6 +77,9 @@ pub struct RankProgress {
     /// shard ordinals that are being read, at most 1024
     #[prost(uint32, repeated, tag = "5")]
     pub reading: ::prost::alloc::vec::Vec<u32>,
+    /// where its time went
+    #[prost(message, optional, tag = "6")]
+    pub account: ::core::option::Option<super::super::common::v1::Account>,
 }
 /// How far a scan is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -954,6 +957,9 @@ pub struct Rank {
     /// since its last progress
     #[prost(uint64, optional, tag = "12")]
     pub age_ms: ::core::option::Option<u64>,
+    /// where its time went; absent: its worker has not told
+    #[prost(message, optional, tag = "13")]
+    pub account: ::core::option::Option<super::super::common::v1::Account>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRanksRequest {
@@ -997,6 +1003,9 @@ pub struct Worker {
     pub endpoint: ::prost::alloc::string::String,
     #[prost(enumeration = "Cordon", tag = "13")]
     pub cordon: i32,
+    /// of `serving`, as many; empty ones where nothing is known
+    #[prost(message, repeated, tag = "14")]
+    pub accounts: ::prost::alloc::vec::Vec<super::super::common::v1::Account>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListWorkersRequest {

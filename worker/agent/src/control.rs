@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardfeed_pipeline::Account;
 use shardfeed_plan::dynamic::Piece;
 use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Token};
 use shardfeed_proto::{ErrorKind, WireError};
@@ -183,6 +184,9 @@ pub trait Control: Send + Sync {
 
     /// Tells of corrupt records of a job that were skipped. Never waits.
     fn report_skipped(&self, _job: &str, _skipped: &[Skipped]) {}
+
+    /// Tells where the rank's time went. Never waits.
+    fn report_account(&self, _lease: &Lease, _account: &Account) {}
 
     /// Says what a rank of a dynamic job has begun, and what it was granted. Waits up to `take.wait`
     /// for something to tell, and for whoever answers; `waiting` giving up is `Retry`.

@@ -16,7 +16,9 @@ use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::index::stamp_of;
-use crate::remote::{Reach, RemoteCounters, RemoteFile, RemoteObject, Stop, is_remote};
+use crate::meter::Meter;
+use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
+use crate::stream::ReadCounters;
 
 /// Files held open at most, whatever the limit of the process.
 const OPEN_MAX: usize = 512;
@@ -33,6 +35,7 @@ pub(crate) struct Files {
     open_max: usize,
     remote: Option<Reach>,
     stop: Stop,
+    meter: Arc<Meter>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +50,7 @@ impl Files {
     /// # Errors  A remote dataset whose store cannot be reached with what the environment says.
     pub(crate) fn new(
         dataset: Arc<Dataset>,
-        counters: &Arc<RemoteCounters>,
+        counters: &ReadCounters,
         stop: Stop,
     ) -> Result<Self, LoadError> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(4 * OPEN_MAX as u64);
@@ -55,11 +58,12 @@ impl Files {
         let store = Arc::new(LocalFileSystem::new());
         let remote = match dataset.root().to_str() {
             Some(root) if is_remote(dataset.root()) => {
-                Some(Reach::open(root, Arc::clone(counters), dataset.blocks().cloned())?)
+                Some(Reach::open(root, Arc::clone(&counters.remote), dataset.blocks().cloned())?)
             }
             _ => None,
         };
-        Ok(Self { dataset, store, open: Mutex::default(), open_max, remote, stop })
+        let meter = Arc::clone(&counters.meter);
+        Ok(Self { dataset, store, open: Mutex::default(), open_max, remote, stop, meter })
     }
 
     /// A shard that is remote.
@@ -70,6 +74,11 @@ impl Files {
 
     pub(crate) fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
+    }
+
+    /// Where time goes.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// The path of a shard, for messages.
@@ -98,6 +107,10 @@ impl Files {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<usize, LoadError> {
+        self.meter.storage(|| self.read_stored(shard, buffer, offset))
+    }
+
+    fn read_stored(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
         if let Some(remote) = &self.remote {
             let object = self.object(remote, shard)?;
             let end = object.size_bytes().min(offset.saturating_add(buffer.len() as u64));
@@ -212,7 +225,7 @@ impl io::Read for ShardBytes {
         }
         let buffer = &mut buffer[..end];
         let read = match &mut self.remote {
-            Some(Ok(file)) => file.read(buffer, self.offset),
+            Some(Ok(file)) => self.files.meter.storage(|| file.read(buffer, self.offset)),
             remote => match remote.take() {
                 Some(Err(error)) => Err(error),
                 _ => self.files.read_at(self.shard, buffer, self.offset),

@@ -1,8 +1,9 @@
 //! Threads that wait for storage, so that the ones that compute never do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// Reads waiting for a thread at most; whoever asks for more waits.
 const QUEUE_MAX: usize = 1024;
@@ -14,6 +15,8 @@ type Task = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(crate) struct IoPool {
     tasks: Sender<Task>,
+    queue: Receiver<Task>,
+    threads: AtomicUsize,
 }
 
 impl IoPool {
@@ -22,17 +25,39 @@ impl IoPool {
     /// # Errors  The system has none.
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
         let (tasks, queue) = bounded::<Task>(QUEUE_MAX);
+        let pool = Self { tasks, queue, threads: AtomicUsize::new(0) };
         for index in 0..threads {
-            let queue = queue.clone();
-            // A task that panics leaves its place to its ticket; the thread goes on.
-            let work = move || {
-                for task in queue {
-                    let _ = catch_unwind(AssertUnwindSafe(task));
-                }
-            };
-            std::thread::Builder::new().name(format!("shardfeed-io-{index}")).spawn(work)?;
+            pool.add(index)?;
         }
-        Ok(Self { tasks })
+        pool.threads.store(threads, Ordering::Relaxed);
+        Ok(pool)
+    }
+
+    fn add(&self, index: usize) -> std::io::Result<()> {
+        let queue = self.queue.clone();
+        // A task that panics leaves its place to its ticket; the thread goes on.
+        let work = move || {
+            for task in queue {
+                let _ = catch_unwind(AssertUnwindSafe(task));
+            }
+        };
+        std::thread::Builder::new().name(format!("shardfeed-io-{index}")).spawn(work).map(drop)
+    }
+
+    /// How many threads there are.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
+    /// Starts threads until there are `threads`, as far as the system has some. One caller at a time.
+    pub(crate) fn grow_to(&self, threads: usize) {
+        for index in self.threads()..threads {
+            if let Err(error) = self.add(index) {
+                tracing::warn!(%error, "no further reading thread");
+                return;
+            }
+            self.threads.store(index + 1, Ordering::Relaxed);
+        }
     }
 
     /// Runs `task` on one of the threads.

@@ -28,6 +28,11 @@ mod io_pool;
 mod remote;
 mod stored;
 
+mod account;
+mod meter;
+pub mod trace;
+mod tuning;
+
 mod place;
 mod stream;
 
@@ -51,6 +56,7 @@ mod worker;
 
 mod budget;
 
+pub use account::{account_from, account_to};
 pub use budget::default_budget_bytes;
 pub use cache::{CacheChoice, CacheOptions};
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
@@ -67,10 +73,14 @@ pub use dynamic::{DynamicRank, GroupsOf};
 pub use error::{ChangedLook, LoadError};
 pub use index::{ScanProgress, ScanStage};
 pub use mend::Skipped;
+pub use meter::Demand;
 pub use plans::Plans;
 pub use prefetch::{Assignment, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
 pub use remote::RemoteStats;
 pub use scan::Scanner;
 pub use sequence::Delivered;
+pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
 pub use stored::StoredFile;
+pub use tuning::PREFETCH_START;
+pub use work::use_threads;
 pub use worker::{Worker, WorkerError, WorkerOptions};

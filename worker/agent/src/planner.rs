@@ -3,15 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading};
+use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading as choose};
 use shardfeed_plan::{EpochPlan, Planned, Shuffle};
 
 use crate::error::LoadError;
 use crate::mend::Order;
+use crate::meter::Doing;
 use crate::prefetch::{Assignment, PlanOf, PrefetchOptions};
 use crate::reader::{Item, PendingRow, RankReader};
 use crate::sequence::{Shared, Ticket};
 use crate::stream::StreamTools;
+use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
 use crate::work::{Work, computing};
 
 /// The thread that follows the plan.
@@ -91,11 +93,15 @@ impl Planner {
             self.reads(Order::Planned(Arc::clone(&plan)));
             let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
+            let mut is_filled = false;
             while step < steps {
-                let Some(ticket) = self.shared.begin() else {
+                let meter = &self.shared.counters.meter;
+                let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
                     return Ok(());
                 };
-                match reader.rows(step) {
+                let doing = if is_filled { Doing::Gather } else { Doing::Fill };
+                is_filled = true;
+                match meter.during(doing, || reader.rows(step)) {
                     Ok(rows) => self.assemble(ticket, (draw, step), rows),
                     Err(error) => {
                         ticket.finish(Err(error));
@@ -122,8 +128,9 @@ impl Planner {
         let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
         let batch_bytes = rows.saturating_mul(row_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
-        let prefetch = (*prefetch).min(fits).max(1);
-        let reading = reading(&Need {
+        let asked = prefetch.unwrap_or(PREFETCH_START);
+        let start = asked.min(fits).max(1);
+        let need = |prefetch: usize| Need {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
@@ -138,8 +145,24 @@ impl Planner {
             shard_bytes: dataset.stream_bytes_mean(),
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
             budget_bytes: *budget_bytes,
-        })?;
-        let mut state = self.shared.lock();
+        };
+        let reading = choose(&need(start))?;
+        // More batches ahead may not be at the cost of how files are read.
+        let is_same = |prefetch: &usize| choose(&need(*prefetch)) == Ok(reading);
+        let most = (start..=fits.min(PREFETCH_MOST)).rev().find(is_same).unwrap_or(start);
+        let shared = &self.shared;
+        shared.tuning.fit_prefetch(most);
+        let meter = &shared.counters.meter;
+        shared.tuning.tell(meter);
+        let chosen = shared.tuning.choice().0.prefetch as usize;
+        let prefetch = if prefetch.is_some() { start } else { chosen };
+        let compressed = dataset.is_compressed();
+        meter.set_up(|setup| {
+            (setup.prefetch, setup.prefetch_asked) = (prefetch as u64, asked as u64);
+            (setup.budget_bytes, setup.compressed) = (*budget_bytes, compressed);
+            setup.by_place = reading == Reading::Locate;
+        });
+        let mut state = shared.lock();
         if state.reading != Some(reading) {
             tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
         }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Assembler, ChunkPool, Reading, Schema};
+use shardfeed_pipeline::{Account, Assembler, ChunkPool, Reading, Schema};
 use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 
 use crate::control::{Control, Lease};
@@ -15,18 +15,18 @@ use crate::dataset::Dataset;
 use crate::dynamic::DynamicRank;
 use crate::error::LoadError;
 use crate::files::Files;
-use crate::io_pool::IoPool;
+use crate::meter::Demand;
 use crate::planner::Planner;
 use crate::plans::Plans;
 use crate::remote::RemoteStats;
 use crate::sequence::{Delivered, Outcome, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
+use crate::tuning::{PREFETCH_START, Tuning};
 
 /// Chunks kept for reuse at most.
 const CHUNKS_KEEP: usize = 16;
-
-/// Threads that wait for storage: at least, at most, and for each core.
-const IO_THREADS: (usize, usize, usize) = (4, 16, 2);
+/// And of the memory budget one part in so many.
+const CHUNKS_PART: u64 = 8;
 
 /// How long stopping waits for a read that is under way.
 const STOP_WAIT: Duration = Duration::from_secs(1);
@@ -89,8 +89,8 @@ pub struct PrefetchOptions {
     pub epoch: u64,
     /// Step of `epoch` to start at.
     pub step: u64,
-    /// Batches ready or in work at most.
-    pub prefetch: usize,
+    /// Batches ready or in work at most; `None`: as many as turn out to be of use.
+    pub prefetch: Option<usize>,
     /// Bytes for records in reading and batches ahead.
     pub budget_bytes: u64,
 }
@@ -136,6 +136,8 @@ pub struct PrefetchStats {
     pub waited: Duration,
     /// Of a dynamic job: samples granted and not begun, and how many there shall be.
     pub granted: Option<(u64, u64)>,
+    /// Where time went.
+    pub account: Account,
 }
 
 /// Reads ahead of one rank's trainer until dropped.
@@ -164,31 +166,35 @@ impl Prefetch {
             taken: 0,
             ready_bytes: 0,
             largest_bytes: 0,
-            prefetch: options.prefetch.max(1),
+            prefetch: options.prefetch.unwrap_or(PREFETCH_START).max(1),
             batch_budget_bytes: usize::try_from(options.budget_bytes / 2).unwrap_or(usize::MAX),
             reading: None,
             feed: None,
             stop: false,
             planner_ended: false,
         };
+        let no_threads = |source| LoadError::Io { file: "reading threads".into(), source };
+        let chunks_keep_bytes =
+            usize::try_from(options.budget_bytes / CHUNKS_PART).unwrap_or(usize::MAX);
+        let tuning = Tuning::start(options.prefetch).map_err(no_threads)?;
         let counters = Arc::new(ReadCounters::default());
+        let meter = Arc::clone(&counters.meter);
+        tuning.tell(&meter);
+        let io = Arc::clone(tuning.io());
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             ready: Condvar::new(),
             room: Condvar::new(),
             counters: Arc::clone(&counters),
+            tuning,
         });
-        let no_threads = |source| LoadError::Io { file: "reading threads".into(), source };
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let (least, most, per_core) = IO_THREADS;
-        let io = IoPool::new((per_core * cores).clamp(least, most)).map_err(no_threads)?;
         let stop = Arc::new(AtomicBool::new(false));
         let dataset = Arc::clone(&options.dataset);
-        let files = Files::new(dataset, &counters.remote, Arc::clone(&stop))?;
+        let files = Files::new(dataset, &counters, Arc::clone(&stop))?;
         let tools = StreamTools {
             files: Arc::new(files),
-            io: Arc::new(io),
-            chunks: ChunkPool::new(CHUNKS_KEEP),
+            io,
+            chunks: ChunkPool::new(CHUNKS_KEEP, chunks_keep_bytes),
             counters,
             chunk_bytes: 0,
             primed_max: 0,
@@ -197,7 +203,8 @@ impl Prefetch {
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
         let is_remote = options.dataset.is_remote();
         let planner = Planner {
-            assembler: Assembler::new(Arc::clone(&options.schema), options.slots.clone()),
+            assembler: Assembler::new(Arc::clone(&options.schema), options.slots.clone())
+                .watched(meter),
             shared: Arc::clone(&shared),
             assignment: Some(assignment),
             options,
@@ -291,6 +298,7 @@ impl Prefetch {
             slots: self.slots.stats(),
             waited: self.waited,
             granted: state.feed.as_ref().map(|feed| feed.lookahead()),
+            account: counters.meter.account(),
         }
     }
 }
@@ -302,6 +310,16 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// What the trainer spent on a batch that it took.
+    pub fn account(&self, demand: &Demand) {
+        let meter = &self.shared.counters.meter;
+        meter.took(demand);
+        if let Some(choice) = self.shared.tuning.look(meter) {
+            self.shared.lock().prefetch = choice.prefetch as usize;
+            self.shared.room.notify_all();
+        }
+    }
+
     /// `batches` that were shown were taken; their slots together have `bytes`.
     pub fn take(&self, batches: usize, bytes: usize) {
         let mut state = self.shared.lock();

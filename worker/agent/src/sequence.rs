@@ -10,6 +10,7 @@ use crate::dynamic::Feed;
 use crate::error::LoadError;
 use crate::mend::Skipped;
 use crate::stream::ReadCounters;
+use crate::tuning::Tuning;
 
 /// A batch, in sequence.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     /// A batch was taken, or the planner shall stop.
     pub(crate) room: Condvar,
     pub(crate) counters: Arc<ReadCounters>,
+    pub(crate) tuning: Tuning,
 }
 
 #[derive(Debug)]

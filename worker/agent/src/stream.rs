@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded};
 use shardfeed_pipeline::{ChunkBuffer, ChunkPool, RawRecord};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::{
@@ -15,6 +15,7 @@ use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::io_pool::IoPool;
+use crate::meter::Meter;
 use crate::remote::RemoteCounters;
 
 /// Bytes that are read at once for a single record.
@@ -32,6 +33,8 @@ pub(crate) struct ReadCounters {
     pub(crate) reinflated_bytes: AtomicU64,
     /// What talking to stores costs.
     pub(crate) remote: Arc<RemoteCounters>,
+    /// Where time goes.
+    pub(crate) meter: Arc<Meter>,
 }
 
 /// What all streams of a loader share.
@@ -130,13 +133,13 @@ impl Streams {
                 }
             }
             stream.current = None;
-            let ahead = stream.next.recv().map_err(|_| LoadError::ReaderLost)?;
+            let ahead = tools.receive(&stream.next)?;
             match ahead.chunk? {
                 Some(current) => stream.current = Some(current),
                 None => return Err(tools.ended(sample)),
             }
             let reader = ahead.reader.ok_or(LoadError::ReaderLost)?;
-            stream.next = tools.read_ahead(reader, None);
+            stream.next = tools.read_ahead(reader, sample.shard, None);
         }
     }
 }
@@ -146,7 +149,8 @@ impl StreamTools {
     pub(crate) fn read_one(&self, sample: Sample) -> Result<RawRecord, LoadError> {
         let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
         let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(sample);
-        let Some(current) = self.read(&mut reader, Some(skip))? else {
+        let read = || self.read(&mut reader, Some(skip));
+        let Some(current) = self.counters.meter.chunk(sample.shard, read)? else {
             return Err(self.ended(sample));
         };
         let Some(&RecordSpan { start, len, offset }) = current.records.first() else {
@@ -157,7 +161,7 @@ impl StreamTools {
 
     fn start(&self, sample: Sample) -> Stream {
         let (reader, skip) = self.reader_at(sample);
-        Stream { current: None, next: self.read_ahead(reader, Some(skip)) }
+        Stream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
     }
 
     /// A reader of a sample's shard, and what it has to pass over to come to it.
@@ -190,15 +194,31 @@ impl StreamTools {
     }
 
     /// Reads the next chunk on a reading thread.
-    fn read_ahead(&self, mut reader: Reader, skip: Option<(u64, Compression)>) -> Receiver<Ahead> {
+    fn read_ahead(
+        &self,
+        mut reader: Reader,
+        shard: u32,
+        skip: Option<(u64, Compression)>,
+    ) -> Receiver<Ahead> {
         let (sender, receiver) = bounded(1);
         let tools = self.clone();
         self.io.spawn(move || {
-            let chunk = tools.read(&mut reader, skip);
+            let meter = &tools.counters.meter;
+            let chunk = meter.chunk(shard, || tools.read(&mut reader, skip));
             // Nobody waits for it any more when the loader moved elsewhere.
             let _ = sender.send(Ahead { reader: Some(reader), chunk });
         });
         receiver
+    }
+
+    /// The chunk that was read ahead; only waiting for it is looked at the clock for.
+    fn receive(&self, next: &Receiver<Ahead>) -> Result<Ahead, LoadError> {
+        match next.try_recv() {
+            Ok(ahead) => Ok(ahead),
+            Err(TryRecvError::Empty) => self.counters.meter.read_wait(|| next.recv()),
+            Err(TryRecvError::Disconnected) => Err(RecvError),
+        }
+        .map_err(|_| LoadError::ReaderLost)
     }
 
     fn read(

@@ -1,7 +1,8 @@
 //! One batch on its way through the threads.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError};
 use shardfeed_plan::Planned;
@@ -11,32 +12,104 @@ use crate::mend::{Mending, Order, Skipped};
 use crate::reader::{Item, PendingRow};
 use crate::sequence::{Delivered, Outcome, Ticket};
 use crate::stream::StreamTools;
+use crate::trace;
 
 /// Computing threads that were asked for; 0: one for each core.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets how many threads compute, before the first of them is needed.
-pub(crate) fn use_threads(threads: Option<usize>) {
+/// Sets how many threads compute in this process, before the first of them is needed; `None`: one for each
+/// core.
+pub fn use_threads(threads: Option<usize>) {
     THREADS.store(threads.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// What each loader of a process would like to compute on.
+#[derive(Debug)]
+struct Shares {
+    process: u32,
+    next: u64,
+    threads: BTreeMap<u64, usize>,
+}
+
+static SHARES: Mutex<Shares> = Mutex::new(Shares { process: 0, next: 0, threads: BTreeMap::new() });
+
+/// A loader's part of the computing threads; whichever is free works, for whomever.
+#[derive(Debug)]
+pub(crate) struct Share {
+    number: u64,
+}
+
+impl Share {
+    fn lock() -> MutexGuard<'static, Shares> {
+        let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.process != std::process::id() {
+            // After a fork the loaders of the parent are not there.
+            (shares.process, shares.threads) = (std::process::id(), BTreeMap::new());
+        }
+        shares
+    }
+
+    pub(crate) fn new(threads: usize) -> Self {
+        let mut shares = Self::lock();
+        shares.next += 1;
+        let number = shares.next;
+        shares.threads.insert(number, threads);
+        Self { number }
+    }
+
+    pub(crate) fn set(&self, threads: usize) {
+        if let Some(share) = Self::lock().threads.get_mut(&self.number) {
+            *share = threads;
+        }
+    }
+
+    /// The number that was asked for, for all loaders together.
+    pub(crate) fn asked() -> Option<usize> {
+        Some(THREADS.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
+    }
+
+    /// How many threads compute.
+    pub(crate) fn threads() -> usize {
+        Self::asked().unwrap_or_else(|| {
+            let shares: usize = Self::lock().threads.values().sum();
+            shares.clamp(1, cores())
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        Self::lock().threads.remove(&self.number);
+    }
 }
 
 /// The computing threads of this process, shared by all its loaders.
 pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
     static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
+    let (process, threads) = (std::process::id(), Share::threads());
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
     if let Some((of, pool)) = &*pool
         && *of == process
+        && pool.current_num_threads() == threads
     {
         return Arc::clone(pool);
     }
     let builder = rayon::ThreadPoolBuilder::new()
-        .num_threads(THREADS.load(Ordering::Relaxed))
+        .num_threads(threads)
         .thread_name(|index| format!("shardfeed-cpu-{index}"))
         .panic_handler(|_| tracing::error!("a computing thread panicked"));
     let made = Arc::new(builder.build().expect("the system has threads for computing"));
-    // After a fork the threads of the parent's pool are not there: it can only be forgotten.
-    std::mem::forget(pool.replace((process, Arc::clone(&made))));
+    match pool.replace((process, Arc::clone(&made))) {
+        // Its threads end with what they were given.
+        Some((of, before)) if of == process => drop(before),
+        // After a fork the threads of the parent's pool are not there: it can only be forgotten.
+        other => std::mem::forget(other),
+    }
     made
 }
 
@@ -54,7 +127,15 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn read_then(self, rows: Vec<PendingRow>, then: impl FnOnce(Self, Vec<Row>)) {
-        match self.read(rows) {
+        let by_place = rows.iter().find_map(|row| match &row.item {
+            Item::Place(place) => Some(place.sample.shard),
+            Item::Record(_) => None,
+        });
+        let read = match by_place {
+            Some(shard) => self.tools.files.meter().chunk(shard, || self.read(rows)),
+            None => self.read(rows),
+        };
+        match read {
             Ok(rows) => then(self, rows),
             Err(error) => self.ticket.finish(Err(error)),
         }
@@ -74,8 +155,14 @@ impl Work {
         rows.into_iter().map(read).collect()
     }
 
+    fn assemble(&self, rows: &[Row]) -> Result<Batch, RowError> {
+        let at = [("epoch", self.draw.epoch), ("step", self.step)];
+        let _span = trace::span_of("assemble", at);
+        self.assembler.assemble(rows, &self.draw)
+    }
+
     pub(crate) fn run(self, rows: Vec<Row>) {
-        let error = match self.assembler.assemble(&rows, &self.draw) {
+        let error = match self.assemble(&rows) {
             Ok(batch) => return self.finish(batch, vec![]),
             Err(error) => error,
         };
@@ -105,7 +192,7 @@ impl Work {
             Ok(skipped) => skipped,
             Err(error) => return self.ticket.finish(Err(error)),
         };
-        computing().spawn(move || match self.assembler.assemble(&rows, &self.draw) {
+        computing().spawn(move || match self.assemble(&rows) {
             Ok(batch) => self.finish(batch, skipped),
             Err(error) => {
                 let error = self.tools.files.located(error);

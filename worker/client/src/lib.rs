@@ -13,7 +13,9 @@ mod course;
 mod options;
 
 mod ledger;
+mod pace;
 mod skipped;
+mod timeline;
 
 mod link;
 
@@ -25,8 +27,12 @@ pub use contents::{Contents, ShardRow};
 pub use link::{ControlOf, default_worker_socket};
 pub use loader::{Loader, LoaderStats, Next};
 pub use options::{ClusterOptions, LoaderOptions};
+pub use shardfeed_pipeline::RecordSpec;
+pub use timeline::worker_timeline;
+
 pub use shardfeed_agent::{
-    CacheChoice, CacheOptions, Dataset, Delivered, LoadError, OpenProgress, PrefetchStats,
-    ScanProgress, ScanStage, default_budget_bytes,
+    Account, CacheChoice, CacheOptions, Dataset, Delivered, Finding, Limit, LoadError,
+    OpenProgress, PrefetchStats, Reason, ScanProgress, ScanStage, Setup, Spent, account_from,
+    account_to, default_budget_bytes, finding, trace, use_threads,
 };
 pub use skipped::{CorruptBudget, SkippedRecord, What};

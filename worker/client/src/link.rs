@@ -11,7 +11,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::{Control, Delivered, LoadError, OpenProgress, PrefetchStats};
+use shardfeed_agent::{Control, Delivered, Demand, LoadError, OpenProgress, PrefetchStats};
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{Intent, JobIdentity, Segment, Token};
 
@@ -21,6 +21,7 @@ use crate::options::LoaderOptions;
 pub(crate) use cluster::Cluster;
 pub use connect::default_worker_socket;
 pub(crate) use here::Here;
+pub(crate) use worker::{Lost, WorkerLink};
 
 /// Makes the control of a loader that runs in one process.
 pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
@@ -124,17 +125,17 @@ impl Link {
     }
 
     /// Tells that a batch was taken, after which the rank stands at (epoch, step).
-    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Demand) {
         match self {
-            Self::Here(here) => here.took(epoch, step),
-            Self::Cluster(cluster) => cluster.took(epoch, step),
+            Self::Here(here) => here.took(epoch, step, Some(&demand)),
+            Self::Cluster(cluster) => cluster.took(epoch, step, Some(demand)),
         }
     }
 
     /// Tells where the rank stands without a batch taken: an epoch ended for it.
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         match self {
-            Self::Here(here) => here.took(epoch, step),
+            Self::Here(here) => here.took(epoch, step, None),
             Self::Cluster(cluster) => cluster.stands_at(epoch, step),
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Dataset, Delivered, LoadError, OpenProgress, Plans, PrefetchStats, ScanProgress,
-    default_budget_bytes,
+    Account, Dataset, Delivered, Finding, LoadError, OpenProgress, Plans, PrefetchStats,
+    ScanProgress, default_budget_bytes, finding,
 };
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
@@ -19,8 +19,10 @@ use crate::course::Course;
 use crate::ledger::Ledger;
 use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
 use crate::options::LoaderOptions;
+use crate::pace::Pace;
 use crate::redeal;
 use crate::skipped::{SkipLog, SkippedRecord};
+use crate::timeline::Timeline;
 
 /// Times that a rank that has consumed nothing starts again because others did.
 const REPLACED_MAX: u32 = 8;
@@ -48,6 +50,9 @@ pub struct Loader {
     in_ledger: Option<u64>,
     handed_out: u64,
     skipped: SkipLog,
+    pace: Pace,
+    /// Last, as it is written when everything else is gone.
+    _timeline: Option<Timeline>,
 }
 
 /// How a rank takes its place.
@@ -111,7 +116,7 @@ impl Loader {
         if options.mode == Mode::Dynamic {
             check_dynamic(&options)?;
         }
-        if options.prefetch == 0 {
+        if options.prefetch == Some(0) {
             return Err(LoadError::Option("prefetch must be at least 1".into()));
         }
         let schema = match options.records.clone() {
@@ -126,6 +131,7 @@ impl Loader {
         };
         Segment::start(lanes, start.batch_size, start.world_size)?;
         let ledger = Ledger::from_environment(options.rank)?;
+        let timeline = Timeline::from_environment(options.rank)?;
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
         let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
@@ -163,6 +169,8 @@ impl Loader {
             in_ledger,
             handed_out,
             skipped,
+            pace: Pace::default(),
+            _timeline: timeline,
         })
     }
 
@@ -170,6 +178,7 @@ impl Loader {
     ///
     /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+        self.pace.asks();
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -289,7 +298,8 @@ impl Loader {
         if let Some(ledger) = &mut self.ledger {
             ledger.hand_out(self.cursor.generation(), delivered, &self.contents)?;
         }
-        self.link.took(next.epoch(), next.step());
+        let demand = self.pace.gets(delivered);
+        self.link.took(next.epoch(), next.step(), demand);
         self.cursor = next;
         self.course = course.unwrap_or_else(|| self.course.clone());
         (self.is_untouched, self.replaced) = (false, 0);
@@ -468,6 +478,16 @@ impl Loader {
     /// What was skipped, each corrupt record and each file that is left out once; the first thousand.
     pub fn skipped(&self) -> Vec<SkippedRecord> {
         self.skipped.listed().cloned().collect()
+    }
+
+    /// What limits it.
+    pub fn why(&self) -> Finding {
+        finding(&self.account())
+    }
+
+    /// Where its time went; of a worker as it told last.
+    pub fn account(&self) -> Account {
+        self.link.stats().map(|stats| stats.account).unwrap_or_default()
     }
 
     /// What it holds and has done.

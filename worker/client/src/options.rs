@@ -52,8 +52,8 @@ pub struct LoaderOptions {
     pub world_size: u64,
     /// Name of the job.
     pub job: Option<String>,
-    /// Batches ready or in work at most.
-    pub prefetch: usize,
+    /// Batches ready or in work at most; `None`: as many as turn out to be of use.
+    pub prefetch: Option<usize>,
     /// Bytes for records in reading and batches ahead; `None`: a quarter of the memory there is.
     pub memory_budget_bytes: Option<u64>,
     /// Where indexes are kept, and how much of remote files.
@@ -123,7 +123,7 @@ impl Default for LoaderOptions {
             rank: 0,
             world_size: 1,
             job: None,
-            prefetch: 4,
+            prefetch: None,
             memory_budget_bytes: None,
             cache: CacheOptions::default(),
             cluster: None,

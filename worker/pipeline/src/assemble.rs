@@ -107,17 +107,59 @@ impl RowFault {
     }
 }
 
+/// What a computing thread does with a part of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Checksums, and where the features are.
+    Parse,
+    /// Operators, and values into the slot.
+    Write,
+}
+
+/// When a stage of a part began, as its watch counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// Time that the thread computed.
+    pub cpu_ns: u64,
+    /// Time that passed.
+    pub wall_ns: u64,
+}
+
+/// Looks at clocks, which this crate never does.
+pub trait Watch: Send + Sync + std::fmt::Debug {
+    /// A stage of a part begins on this thread.
+    fn begin(&self) -> Begun;
+    /// It ended.
+    fn end(&self, stage: Stage, begun: Begun);
+}
+
 /// Makes batches of records.
 #[derive(Clone, Debug)]
 pub struct Assembler {
     schema: Arc<Schema>,
     slots: SlotPool,
+    watch: Option<Arc<dyn Watch>>,
 }
 
 impl Assembler {
     /// An assembler that writes into slots of `slots`.
     pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
-        Self { schema, slots }
+        Self { schema, slots, watch: None }
+    }
+
+    /// The same, whose stages `watch` measures.
+    pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
+        Self { watch: Some(watch), ..self }
+    }
+
+    fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        let Some(watch) = &self.watch else {
+            return work();
+        };
+        let begun = watch.begin();
+        let done = work();
+        watch.end(stage, begun);
+        done
     }
 
     /// Checks, parses and writes `rows` on the threads of the current rayon pool.
@@ -128,7 +170,7 @@ impl Assembler {
     pub fn assemble(&self, rows: &[Row], key: &DrawKey) -> Result<Batch, RowError> {
         let parts: Vec<Cells<'_>> = rows
             .par_chunks(rows_per_part(rows))
-            .map(|part| Cells::locate(&self.schema, part))
+            .map(|part| self.timed(Stage::Parse, || Cells::locate(&self.schema, part)))
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
@@ -145,7 +187,7 @@ impl Assembler {
         let written: Vec<Result<(), RowError>> = parts
             .par_iter()
             .zip(writers)
-            .map(|(cells, part)| part.write(&self.schema, cells, key))
+            .map(|(cells, part)| self.timed(Stage::Write, || part.write(&self.schema, cells, key)))
             .collect();
         written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;

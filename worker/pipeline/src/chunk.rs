@@ -3,18 +3,19 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers of read bytes, at most `keep` of them waiting for reuse: a fresh megabyte costs as much
-/// in page faults as half of reading it.
+/// Buffers of read bytes, at most `keep` of them and `keep_bytes` waiting for reuse: a fresh megabyte
+/// costs as much in page faults as half of reading it.
 #[derive(Clone, Debug)]
 pub struct ChunkPool {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
     keep: usize,
+    keep_bytes: usize,
 }
 
 impl ChunkPool {
     /// An empty pool.
-    pub fn new(keep: usize) -> Self {
-        Self { free: Arc::default(), keep }
+    pub fn new(keep: usize, keep_bytes: usize) -> Self {
+        Self { free: Arc::default(), keep, keep_bytes }
     }
 
     /// A buffer with whatever length and content it had before.
@@ -46,8 +47,28 @@ impl Deref for ChunkBuffer {
 impl Drop for ChunkBuffer {
     fn drop(&mut self) {
         let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < self.pool.keep {
+        let kept: usize = free.iter().map(Vec::capacity).sum();
+        let fits = kept.saturating_add(self.bytes.capacity()) <= self.pool.keep_bytes;
+        if free.len() < self.pool.keep && fits {
             free.push(std::mem::take(&mut self.bytes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_few_buffers_and_no_large_one() {
+        let pool = ChunkPool::new(2, 100);
+        drop(pool.share(vec![0; 40]));
+        drop(pool.share(vec![0; 1000]));
+        let kept = [pool.take(), pool.take(), pool.take()].map(|buffer| buffer.capacity());
+        assert_eq!(kept, [40, 0, 0]);
+        let held = [40, 40, 40].map(|bytes| pool.share(vec![0; bytes]));
+        drop(held);
+        let kept = [pool.take(), pool.take(), pool.take()].map(|buffer| buffer.capacity());
+        assert_eq!(kept, [40, 40, 0]);
     }
 }

@@ -17,6 +17,7 @@ mod dtype;
 mod operator;
 
 mod column;
+mod declared;
 mod program;
 
 mod assemble;
@@ -25,14 +26,21 @@ mod rows;
 
 mod memory;
 
-pub use assemble::{Assembler, Batch, RowError, RowFault};
+mod account;
+mod limit;
+mod tune;
+
+pub use account::{Account, Book, Setup, Spent};
+pub use assemble::{Assembler, Batch, Begun, RowError, RowFault, Stage, Watch};
 pub use chunk::{ChunkBuffer, ChunkPool};
 pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaError};
 pub use draw::DrawKey;
 pub use dtype::Dtype;
 pub use feed::LaneFeed;
+pub use limit::{Finding, Limit, finding};
 pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
 };
 pub use record::{RawRecord, Row};
+pub use tune::{Choice, Range, Reason, Reasons, Tuner};

@@ -390,7 +390,7 @@ async fn list_workers(
     request: ListWorkersRequest,
 ) -> Result<ListWorkersResponse, WireError> {
     let now = (core.host.now(), core.host.wall_ms());
-    let workers = core.read(|state| views::workers(state, &core.live().sessions, request.all, now));
+    let workers = core.read(|state| views::workers(state, &core.live(), request.all, now));
     Ok(ListWorkersResponse { workers })
 }
 

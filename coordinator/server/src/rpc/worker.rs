@@ -364,13 +364,13 @@ async fn ask(
 
 /// A rank's progress as it came.
 fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
-    let RankProgress { lease, epoch, step, ready, reading } = progress;
+    let RankProgress { lease, epoch, step, ready, reading, account } = progress;
     if epoch > EPOCH_MAX || step > STEP_MAX {
         let message = format!("there is no step {step} of epoch {epoch}");
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
     let lease = lease_from(lease)?;
-    Ok(RankReport { lease, cursor: (epoch, step), ready, reading, known: None })
+    Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
 }
 
 fn verdict(lease: &LeaseRef, refusal: &Refusal) -> Verdict {

@@ -1,28 +1,33 @@
 //! Workers: live sessions, and those that ended.
 
+use shardfeed_proto::common::v1::Account;
 use shardfeed_proto::coordinator::v1::{Cordon, Lease, Worker, WorkerState};
-use shardfeed_scheduler::{EndReason, EndedSession, JoinSession, RankRef, Session, State};
+use shardfeed_scheduler::{
+    EndReason, EndedSession, JoinSession, LeaseRef, RankRef, Session, State,
+};
 use tokio::time::Instant;
 
-use crate::sessions::Sessions;
+use crate::core::Live;
 
 /// Workers as people see them, live ones first.
 /// - `all`: also those that are gone, as far as they are remembered.
 pub(crate) fn workers(
     state: &State,
-    sessions: &Sessions,
+    live: &Live,
     all: bool,
     (now, now_ms): (Instant, u64),
 ) -> Vec<Worker> {
     let live = state.sessions().map(|session| {
         let Session { id, join, joined_ms, leases, scans } = session;
         let cordon = cordon_to(state.cordon(&join.worker));
-        let seen = sessions.seen(*id).map(|seen| now.duration_since(seen).as_millis() as u64);
+        let serving: Vec<_> = leases.iter().filter_map(|rank| lease(state, rank)).collect();
+        let seen = live.sessions.seen(*id).map(|seen| now.duration_since(seen).as_millis() as u64);
         Worker {
             leases: leases.len() as u64,
             scans: scans.len() as u64,
             seen_ms: seen,
-            serving: leases.iter().filter_map(|rank| lease(state, rank)).collect(),
+            accounts: serving.iter().map(|lease| account(live, lease)).collect(),
+            serving,
             ..worker(*id, join, now_ms.saturating_sub(*joined_ms), WorkerState::Live, cordon)
         }
     });
@@ -68,8 +73,16 @@ fn worker(
         seen_ms: None,
         serving: vec![],
         endpoint: join.endpoint.clone(),
+        accounts: vec![],
         cordon: cordon.into(),
     }
+}
+
+/// Where a served rank's time went, as far as known.
+fn account(live: &Live, lease: &Lease) -> Account {
+    let Lease { job, generation, rank, fencing } = lease.clone();
+    let lease = LeaseRef { job, generation, rank, fencing };
+    live.progress.of_rank(&lease).and_then(|rank| rank.account).unwrap_or_default()
 }
 
 fn lease(state: &State, of: &RankRef) -> Option<Lease> {

@@ -210,5 +210,5 @@ pub(crate) fn lease(job: &str, rank: u64, started: &StartRankResponse) -> Lease 
 }
 
 pub(crate) fn progress(lease: &Lease, epoch: u64, step: u64, reading: Vec<u32>) -> RankProgress {
-    RankProgress { lease: Some(lease.clone()), epoch, step, ready: 2, reading }
+    RankProgress { lease: Some(lease.clone()), epoch, step, ready: 2, reading, account: None }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, Mode, Segment, Token};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, segments_from};
@@ -98,6 +99,7 @@ impl GrpcControl {
             step,
             ready: 0,
             reading: Vec::new(),
+            account: None,
             verdict: None,
         };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
@@ -361,6 +363,12 @@ impl Control for GrpcControl {
             state.ready = ready;
             state.reading.clear();
             state.reading.extend(reading.iter().take(READING_MAX));
+        }
+    }
+
+    fn report_account(&self, lease: &Lease, account: &Account) {
+        if let Some(served) = self.find(lease) {
+            served.lock().account = Some(*account);
         }
     }
 

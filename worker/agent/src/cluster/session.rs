@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, Mode, Sample, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
+use crate::account::account_to;
 use crate::cluster::coordinator::{Coordinator, jittered, new_id};
 use crate::cluster::runtime::runtime;
 use crate::cluster::take::Confirmed;
@@ -121,6 +123,8 @@ pub(crate) struct ServedState {
     pub(crate) ready: u64,
     /// Ordinals of the shards that batches on their way are made of.
     pub(crate) reading: Vec<u32>,
+    /// Where its time went.
+    pub(crate) account: Option<Account>,
     /// Why the lease is no longer good.
     pub(crate) verdict: Option<WireError>,
 }
@@ -177,8 +181,9 @@ impl Served {
 
     pub(crate) fn progress(&self) -> wire::RankProgress {
         let lease = Some(self.lease());
-        let ServedState { epoch, step, ready, reading, .. } = self.lock().clone();
-        wire::RankProgress { lease, epoch, step, ready, reading }
+        let ServedState { epoch, step, ready, reading, account, .. } = self.lock().clone();
+        let account = account.as_ref().map(account_to);
+        wire::RankProgress { lease, epoch, step, ready, reading, account }
     }
 }
 

@@ -10,8 +10,10 @@ use crate::dynamic::feed::{Begun, Feed, Taker};
 use crate::dynamic::reader::GroupReader;
 use crate::error::LoadError;
 use crate::mend::Order;
+use crate::meter::Doing;
 use crate::planner::{Planner, Shape, draw_key};
 use crate::sequence::Outcome;
+use crate::tuning::PREFETCH_START;
 
 impl Planner {
     /// Epoch after epoch, batch after batch as they are granted, until told to stop.
@@ -30,12 +32,20 @@ impl Planner {
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
+            let mut is_filled = false;
             loop {
-                let Some(ticket) = self.shared.begin() else {
+                let meter = &self.shared.counters.meter;
+                let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
                     return Ok(());
                 };
-                let rows = match feed.begin(&self.tools.stop) {
-                    Ok(Begun::Step(next)) => reader.rows(&next).map(|rows| (next.step, rows)),
+                let begun = meter.during(Doing::Grant, || feed.begin(&self.tools.stop));
+                let rows = match begun {
+                    Ok(Begun::Step(next)) => {
+                        let doing = if is_filled { Doing::Gather } else { Doing::Fill };
+                        is_filled = true;
+                        let rows = meter.during(doing, || reader.rows(&next));
+                        rows.map(|rows| (next.step, rows))
+                    }
                     Ok(Begun::Ended { steps, is_empty_for_all }) => {
                         ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
                         if is_empty_for_all {
@@ -71,7 +81,7 @@ impl Planner {
     fn lookahead(&self, groups: &Groups, shape: &Shape) -> u64 {
         let group = groups.samples().div_ceil(groups.count());
         let begins = shape.shuffle.window.saturating_mul(2).min(group);
-        let ahead = self.options.prefetch as u64;
+        let ahead = self.options.prefetch.unwrap_or(PREFETCH_START) as u64;
         shape.rows.saturating_mul(2 * ahead).max(begins).max(1)
     }
 }

@@ -166,7 +166,7 @@ impl Place {
             rank: 0,
             epoch,
             step,
-            prefetch,
+            prefetch: Some(prefetch),
             budget_bytes: 64 << 20,
         };
         Prefetch::start(assignment, options).unwrap()

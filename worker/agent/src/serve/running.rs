@@ -12,13 +12,16 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_socket::{Sender, SocketError};
 
+use crate::account::account_to;
 use crate::control::{Control, Lease};
 use crate::error::LoadError;
+use crate::meter::Demand;
 use crate::prefetch::{Polled, Prefetch, PrefetchStats, Taken};
 use crate::sequence::Delivered;
 use crate::serve::budget::Share;
 use crate::serve::flight::Flight;
 use crate::serve::send;
+use crate::trace;
 
 /// How often a thread that has nothing to send looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -81,9 +84,20 @@ impl Running {
     }
 
     /// The trainer took batches, and stands at (epoch, step).
-    pub(crate) fn took(&self, batches: u64, epoch: u64, step: u64) {
+    pub(crate) fn took(&self, took: &wire::Took) {
+        let wire::Took { batches, epoch, step, .. } = *took;
         let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
         self.taken.take(batches, bytes);
+        if batches > 0 {
+            self.taken.account(&Demand {
+                epoch: took.taken_epoch,
+                samples: took.rows,
+                bytes: took.bytes,
+                wait: Duration::from_micros(took.wait_us),
+                work: Duration::from_micros(took.work_us),
+                copy: Duration::from_micros(took.copy_us),
+            });
+        }
         // What control says to it comes to the trainer with the sending thread's next look.
         let _ = self.control.report(&self.lease, epoch, step);
     }
@@ -173,6 +187,8 @@ impl Feeder {
                 if !self.may_send()? {
                     return Ok(());
                 }
+                let at = [("epoch", delivered.epoch), ("step", delivered.step)];
+                let _span = trace::span_of("send", at);
                 self.control.report_skipped(&self.lease.job, &delivered.skipped);
                 self.flight.send(&self.sender, self.start, *delivered)?;
             } else if let Polled::EpochEnd { epoch, steps } = polled {
@@ -209,6 +225,7 @@ impl Feeder {
             reading.sort_unstable();
             reading.dedup();
             self.control.report_ahead(&self.lease, stats.ready as u64, &reading);
+            self.control.report_account(&self.lease, &stats.account);
             self.reported = Some(Instant::now());
         }
         let now = stats_message(stats);
@@ -265,5 +282,6 @@ fn stats_message(stats: &PrefetchStats) -> wire::Stats {
         slots_mapped_total: stats.slots.mapped_total,
         granted,
         lookahead,
+        account: Some(account_to(&stats.account)),
     }
 }

@@ -28,6 +28,8 @@ use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
 use crate::serve::running::{Ready, Running};
 use crate::serve::send;
+use crate::trace;
+use crate::tuning::PREFETCH_START;
 
 /// How long a trainer may take to say what it is.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -49,6 +51,11 @@ const SLOTS_BEYOND: usize = 2;
 
 /// Slots that a trainer may hold while it waits for the next: the batch in use, and the one before.
 const HOLD_LEAST: u64 = 2;
+
+/// A worker's timeline is of so much time at most.
+const TRACE_MAX: Duration = Duration::from_secs(60);
+/// Bytes of it in one message.
+const TRACE_PART_BYTES: usize = 512 << 10;
 
 /// Rows of a dataset's table in one message.
 const ROWS_PER_MESSAGE: usize = 4096;
@@ -186,7 +193,7 @@ impl Trainer<'_> {
                 if let Some(running) = &self.running
                     && running.start == took.start
                 {
-                    running.took(took.batches, took.epoch, took.step);
+                    running.took(&took);
                 }
                 Ok(())
             }
@@ -226,7 +233,33 @@ impl Trainer<'_> {
                 self.running = None;
                 Ok(())
             }
+            Asked::Trace(trace) => self.record(Duration::from_millis(trace.duration_ms)),
         }
+    }
+
+    /// Records what all threads of this worker do, for all its trainers.
+    fn record(&self, duration: Duration) -> Result<(), SocketError> {
+        if !self.is_welcome || !trace::start() {
+            let message = "somebody else records a timeline of this worker; try again later";
+            return self.fail(0, &WireError::new(ErrorKind::Retry, message));
+        }
+        let (begun, duration) = (Instant::now(), duration.min(TRACE_MAX));
+        let mut told = Ok(());
+        while told.is_ok() && begun.elapsed() < duration && !self.hub.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK_EVERY.min(duration.saturating_sub(begun.elapsed())));
+            let progress = wire::Progress::default();
+            told = send(&self.sender, Message::Progress(progress), None);
+        }
+        let content = trace::to_json(&format!("shardfeed worker {}", self.hub.name));
+        trace::stop();
+        told?;
+        let mut parts = content.as_bytes().chunks(TRACE_PART_BYTES).peekable();
+        while let Some(part) = parts.next() {
+            let (content, is_last) = (part.to_vec(), parts.peek().is_none());
+            let part = wire::TracePart { content, is_last };
+            send(&self.sender, Message::TracePart(part), None)?;
+        }
+        Ok(())
     }
 
     fn fail(&self, start: u64, error: &WireError) -> Result<(), SocketError> {
@@ -370,7 +403,8 @@ impl Trainer<'_> {
         let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
         let assignment =
             Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
-        let depth = start.prefetch.clamp(1, PREFETCH_MAX);
+        let asked = (start.prefetch > 0).then_some(start.prefetch.min(PREFETCH_MAX) as usize);
+        let depth = asked.unwrap_or(PREFETCH_START) as u64;
         let hold_max = depth.max(HOLD_LEAST);
         let flight = self
             .flight
@@ -386,7 +420,7 @@ impl Trainer<'_> {
                 rank: start.rank,
                 epoch: start.epoch,
                 step: start.step,
-                prefetch: depth as usize,
+                prefetch: asked,
                 budget_bytes: share.reading_bytes,
             },
         )?;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Dataset, Delivered, GrpcControl, LoadError, PrefetchStats, ScanProgress, Skipped,
+    Dataset, Delivered, Demand, GrpcControl, LoadError, PrefetchStats, ScanProgress, Skipped,
 };
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
@@ -65,6 +65,8 @@ pub(crate) struct Cluster {
     hold_max: usize,
     copies: SlotPool,
     copied: u64,
+    /// How long it took to copy the batch that was handed out last.
+    copying: Duration,
     /// A worker that has come back, at the end of an epoch.
     returning: Option<Receiver<Connected>>,
     /// Corrupt records in batches that workers sent, each once, at most [`MET_MAX`].
@@ -148,6 +150,7 @@ impl Cluster {
             hold_max: 1,
             copies: SlotPool::new(COPIES_KEPT),
             copied: 0,
+            copying: Duration::ZERO,
             returning: None,
             met: vec![],
             waited: Duration::ZERO,
@@ -394,7 +397,7 @@ impl Cluster {
             rank: options.rank,
             world_size: options.world_size,
             limit: options.limit,
-            prefetch: options.prefetch as u64,
+            prefetch: options.prefetch.map_or(0, |prefetch| prefetch as u64),
             memory_budget: options.memory_budget_bytes,
             epoch: place.epoch,
             segments: segments_to(&place.segments),
@@ -480,8 +483,10 @@ impl Cluster {
             );
         }
         self.copied += 1;
+        let begun = Instant::now();
         let bytes = batch.slot.size_bytes();
         let copied = batch.slot.copy_into(&self.copies, bytes);
+        self.copying = begun.elapsed();
         batch.slot =
             copied.map_err(|source| LoadError::Io { file: "a copy of a batch".into(), source })?;
         Ok(batch)
@@ -495,16 +500,25 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
+        let copy = std::mem::take(&mut self.copying);
         let lost = match &mut self.way {
-            Way::Here(here) => return here.here.took(epoch, step),
+            Way::Here(here) => return here.here.took(epoch, step, demand.as_ref()),
             Way::Worker(link, phase) => {
+                let spent = demand.unwrap_or_default();
+                let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
                 let took = wire::Took {
                     start: self.start,
                     batches: u64::from(self.last_is_current),
                     epoch,
                     step,
                     free: link.regions.take_returned(),
+                    wait_us: us(spent.wait),
+                    work_us: us(spent.work),
+                    copy_us: us(copy),
+                    taken_epoch: spent.epoch,
+                    rows: spent.samples,
+                    bytes: spent.bytes,
                 };
                 if *phase != Phase::Running && took.free.is_empty() {
                     return;
@@ -521,7 +535,7 @@ impl Cluster {
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         // An end of an epoch is no batch that was sent.
         self.last_is_current = false;
-        self.took(epoch, step);
+        self.took(epoch, step, None);
     }
 
     pub(crate) fn stop(&mut self) {

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Assignment, Control, Dataset, JobSpec, Lease, LeaseRequest, LoadError, Plans, Polled, Prefetch,
-    PrefetchOptions, PrefetchStats, default_budget_bytes,
+    Assignment, Control, Dataset, Demand, JobSpec, Lease, LeaseRequest, LoadError, PREFETCH_START,
+    Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
 use shardfeed_plan::Corrupt;
@@ -105,7 +105,8 @@ impl Here {
         control_of: Option<ControlOf>,
         (dataset_name, dataset): (String, Arc<Dataset>),
     ) -> Self {
-        let slots = SlotPool::new(setting.options.prefetch + SLOTS_BEYOND_PREFETCH);
+        let ahead = setting.options.prefetch.unwrap_or(PREFETCH_START);
+        let slots = SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH);
         let (job, plans, phase) = (None, None, Phase::Idle);
         Self { setting, control_of, control, dataset, dataset_name, job, plans, slots, phase }
     }
@@ -208,12 +209,18 @@ impl Here {
         Ok(())
     }
 
-    pub(crate) fn took(&mut self, epoch: u64, step: u64) {
+    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<&Demand>) {
         if let Phase::Running(running) = &self.phase {
+            if let Some(demand) = demand {
+                running.prefetch.taken().account(demand);
+            }
             // A lease that ended in this moment is told with the next batch.
             let _ = self.control.report(&running.lease, epoch, step);
-            let ready = running.prefetch.stats().ready;
-            self.control.report_ahead(&running.lease, ready as u64, &[]);
+            if self.control_of.is_none() {
+                let stats = running.prefetch.stats();
+                self.control.report_ahead(&running.lease, stats.ready as u64, &[]);
+                self.control.report_account(&running.lease, &stats.account);
+            }
         }
     }
 
@@ -293,7 +300,7 @@ struct Start {
     slots: SlotPool,
     step: u64,
     corrupt: Corrupt,
-    prefetch: usize,
+    prefetch: Option<usize>,
     budget_bytes: u64,
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::{PrefetchStats, Skipped};
+use shardfeed_agent::{PrefetchStats, Skipped, account_from};
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
 use shardfeed_plan::{Planned, Sample};
@@ -176,6 +176,7 @@ pub(crate) fn prefetch_stats(
             mapped_total: stats.slots_mapped_total + copies.mapped_total,
         },
         waited,
+        account: stats.account.as_ref().map(account_from).unwrap_or_default(),
         granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
     }
 }

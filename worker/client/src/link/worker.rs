@@ -199,7 +199,8 @@ impl WorkerLink {
                 | Message::Dataset(_)
                 | Message::Shards(_)
                 | Message::Registered(_)
-                | Message::Token(_)),
+                | Message::Token(_)
+                | Message::TracePart(_)),
             ) => Ok(Some(answer)),
             Some(Message::Goodbye(goodbye)) => Err(Lost::Gone(goodbye.reason)),
             other => {

@@ -10,7 +10,7 @@ pub(crate) fn key() -> DrawKey {
 }
 
 pub(crate) fn rows(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<Row> {
-    let pool = ChunkPool::new(1);
+    let pool = ChunkPool::new(1, 1 << 20);
     let row = |(number, mut bytes): (usize, Vec<u8>)| {
         let len = bytes.len();
         bytes.extend_from_slice(&encode_footer(&bytes));

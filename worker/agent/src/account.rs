@@ -1,0 +1,148 @@
+//! Accounts as messages, and back.
+
+use shardfeed_pipeline::{Account, Reason, Reasons, Setup, Spent};
+use shardfeed_proto::common::v1 as wire;
+
+/// An account as a message.
+pub fn account_to(account: &Account) -> wire::Account {
+    // What was spent since the start is for whoever has the account itself.
+    let Account { setup, epoch, is_first, recent, in_epoch, since_start: _ } = account;
+    wire::Account {
+        setup: Some(setup_to(setup)),
+        epoch: *epoch,
+        is_first: *is_first,
+        recent: Some(spent_to(recent)),
+        in_epoch: Some(spent_to(in_epoch)),
+    }
+}
+
+/// An account from its message; any numbers are one.
+pub fn account_from(message: &wire::Account) -> Account {
+    let wire::Account { setup, epoch, is_first, recent, in_epoch } = message;
+    let spent = |spent: &Option<wire::Spent>| spent.as_ref().map(spent_from).unwrap_or_default();
+    Account {
+        setup: setup.as_ref().map(setup_from).unwrap_or_default(),
+        epoch: *epoch,
+        is_first: *is_first,
+        recent: spent(recent),
+        in_epoch: spent(in_epoch),
+        since_start: Spent::default(),
+    }
+}
+
+/// Writes both ways from the fields, which both sides name alike.
+macro_rules! alike {
+    ($to:ident, $from:ident, $ours:ident { $($field:ident),* $(,)? }) => {
+        fn $to(ours: &$ours) -> wire::$ours {
+            let $ours { $($field),* } = *ours;
+            wire::$ours { $($field),* }
+        }
+
+        fn $from(message: &wire::$ours) -> $ours {
+            let wire::$ours { $($field),* } = *message;
+            $ours { $($field),* }
+        }
+    };
+}
+
+fn setup_to(setup: &Setup) -> wire::Setup {
+    let Setup { reasons, .. } = setup;
+    wire::Setup {
+        cores: setup.cores,
+        computing_threads: setup.computing_threads,
+        reading_threads: setup.reading_threads,
+        prefetch: setup.prefetch,
+        prefetch_asked: setup.prefetch_asked,
+        budget_bytes: setup.budget_bytes,
+        by_place: setup.by_place,
+        compressed: setup.compressed,
+        prefetch_reason: reason_to(reasons.prefetch).into(),
+        reading_reason: reason_to(reasons.reading).into(),
+        computing_reason: reason_to(reasons.computing).into(),
+    }
+}
+
+fn setup_from(message: &wire::Setup) -> Setup {
+    Setup {
+        cores: message.cores,
+        computing_threads: message.computing_threads,
+        reading_threads: message.reading_threads,
+        prefetch: message.prefetch,
+        prefetch_asked: message.prefetch_asked,
+        budget_bytes: message.budget_bytes,
+        by_place: message.by_place,
+        compressed: message.compressed,
+        reasons: Reasons {
+            prefetch: reason_from(message.prefetch_reason()),
+            reading: reason_from(message.reading_reason()),
+            computing: reason_from(message.computing_reason()),
+        },
+    }
+}
+
+fn reason_to(reason: Reason) -> wire::Reason {
+    match reason {
+        Reason::Start => wire::Reason::Start,
+        Reason::Asked => wire::Reason::Asked,
+        Reason::KeptWaiting => wire::Reason::KeptWaiting,
+        Reason::LeftToTrainer => wire::Reason::LeftToTrainer,
+        Reason::AtMost => wire::Reason::AtMost,
+    }
+}
+
+fn reason_from(reason: wire::Reason) -> Reason {
+    match reason {
+        wire::Reason::Start | wire::Reason::Unspecified => Reason::Start,
+        wire::Reason::Asked => Reason::Asked,
+        wire::Reason::KeptWaiting => Reason::KeptWaiting,
+        wire::Reason::LeftToTrainer => Reason::LeftToTrainer,
+        wire::Reason::AtMost => Reason::AtMost,
+    }
+}
+
+alike!(
+    spent_to,
+    spent_from,
+    Spent {
+        wall_us,
+        batches,
+        samples,
+        batch_bytes,
+        stored_bytes,
+        device_bytes,
+        fill_us,
+        read_wait_us,
+        gather_us,
+        grant_us,
+        room_us,
+        storage_us,
+        inflate_us,
+        parse_us,
+        write_us,
+        wait_us,
+        work_us,
+        copied,
+        copy_us,
+    }
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comes_back_as_it_was() {
+        let recent = Spent { wall_us: 1, batches: 2, copy_us: 3, ..Spent::default() };
+        let in_epoch = Spent { fill_us: 4, device_bytes: 5, ..Spent::default() };
+        let reasons = Reasons {
+            prefetch: Reason::AtMost,
+            reading: Reason::Asked,
+            computing: Reason::LeftToTrainer,
+        };
+        let setup = Setup { cores: 6, by_place: true, reasons, ..Setup::default() };
+        let account =
+            Account { setup, epoch: 7, is_first: true, recent, in_epoch, ..Account::default() };
+        assert_eq!(account_from(&account_to(&account)), account);
+        assert_eq!(account_from(&wire::Account::default()), Account::default());
+    }
+}

@@ -1,0 +1,118 @@
+//! What is chosen while batches flow, put into force.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use shardfeed_pipeline::{Choice, Range, Reasons, Spent, Tuner};
+
+use crate::io_pool::IoPool;
+use crate::meter::Meter;
+use crate::work::{Share, cores};
+
+/// Batches ahead to begin with if nobody says.
+pub const PREFETCH_START: usize = 4;
+/// And at most: more than that is no burst.
+pub(crate) const PREFETCH_MOST: usize = 16;
+
+/// Threads that wait for storage, to begin with: at least, at most, and for each core.
+const READING_START: (usize, usize, usize) = (4, 16, 2);
+/// And at most, when storage keeps the trainer waiting.
+const READING_MOST: usize = 32;
+
+/// How often it is looked whether something is to be changed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A loader's choice.
+#[derive(Debug)]
+pub(crate) struct Tuning {
+    io: Arc<IoPool>,
+    share: Share,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    tuner: Tuner,
+    looked: Instant,
+    seen: Spent,
+}
+
+impl Tuning {
+    /// - `prefetch`: `None`: it is chosen, too.
+    ///
+    /// # Errors  The system has no threads.
+    pub(crate) fn start(prefetch: Option<usize>) -> std::io::Result<Self> {
+        let cores = cores();
+        let (least, most, per_core) = READING_START;
+        let reading = (per_core * cores).clamp(least, most);
+        let prefetch = match prefetch {
+            Some(asked) => Range::fixed(asked.max(1) as u64),
+            None => Range { start: PREFETCH_START as u64, least: 1, most: PREFETCH_MOST as u64 },
+        };
+        let computing = match Share::asked() {
+            Some(asked) => Range::fixed(asked as u64),
+            // One core is the trainer's until it is known to be short here.
+            None => Range { start: (cores as u64).saturating_sub(1), least: 1, most: cores as u64 },
+        };
+        let start = reading as u64;
+        let reading_range = Range { start, least: start, most: READING_MOST as u64 };
+        let tuner = Tuner::new(prefetch, reading_range, computing);
+        let share = Share::new(tuner.choice().computing as usize);
+        let io = Arc::new(IoPool::new(reading)?);
+        let state = State { tuner, looked: Instant::now(), seen: Spent::default() };
+        Ok(Self { io, share, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The threads that wait for storage.
+    pub(crate) fn io(&self) -> &Arc<IoPool> {
+        &self.io
+    }
+
+    /// What is chosen, and why.
+    pub(crate) fn choice(&self) -> (Choice, Reasons) {
+        let state = self.lock();
+        (state.tuner.choice(), state.tuner.reasons())
+    }
+
+    /// The memory budget holds so many batches ahead at most.
+    pub(crate) fn fit_prefetch(&self, most: usize) {
+        self.lock().tuner.fit_prefetch(most as u64);
+    }
+
+    /// Looks at what was spent, if it is time; returns what is chosen if that changed.
+    pub(crate) fn look(&self, meter: &Meter) -> Option<Choice> {
+        let mut state = self.lock();
+        if state.looked.elapsed() < LOOK_EVERY {
+            return None;
+        }
+        let (spent, before) = (meter.account().since_start, state.tuner.choice());
+        let seen = spent.since(&state.seen);
+        let choice = state.tuner.look(&seen);
+        (state.looked, state.seen) = (Instant::now(), spent);
+        if choice == before {
+            return None;
+        }
+        let reasons = state.tuner.reasons();
+        drop(state);
+        tracing::debug!(?choice, ?reasons, "chosen anew from what was spent");
+        self.share.set(choice.computing as usize);
+        self.io.grow_to(choice.reading as usize);
+        self.tell(meter);
+        Some(choice)
+    }
+
+    /// What is in force, for whoever looks.
+    pub(crate) fn tell(&self, meter: &Meter) {
+        let (choice, reasons) = self.choice();
+        let (computing, reading) = (Share::threads() as u64, self.io.threads() as u64);
+        meter.set_up(|setup| {
+            (setup.prefetch, setup.reasons) = (choice.prefetch, reasons);
+            (setup.computing_threads, setup.reading_threads) = (computing, reading);
+        });
+    }
+}

@@ -1,0 +1,97 @@
+//! Timelines: of the loaders of this process, if the environment asks for them, and of a worker.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shardfeed_agent::{LoadError, trace};
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_socket::{ConnectOptions, connect};
+use uuid::Uuid;
+
+use crate::link::{Lost, Progress, WorkerLink};
+
+/// Folder for timelines of loaders.
+const VARIABLE: &str = "SHARDFEED_TRACE";
+
+/// How long a worker may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+
+/// Records what this process does while there is a loader; written when that is closed.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    path: PathBuf,
+    rank: u64,
+}
+
+impl Timeline {
+    /// Starts one if `SHARDFEED_TRACE` names a folder.
+    ///
+    /// # Errors  The folder cannot be made.
+    pub(crate) fn from_environment(rank: u64) -> Result<Option<Self>, LoadError> {
+        let Some(folder) = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
+            return Ok(None);
+        };
+        let folder = PathBuf::from(folder);
+        std::fs::create_dir_all(&folder)
+            .map_err(|source| LoadError::Io { file: folder.display().to_string(), source })?;
+        // The loaders of a process share one recording: each writes what there is when it goes.
+        trace::start();
+        let name = format!("rank-{rank}-{}.json", std::process::id());
+        Ok(Some(Self { path: folder.join(name), rank }))
+    }
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        let process = format!("shardfeed rank {}", self.rank);
+        if let Err(error) = trace::write(&self.path, &process) {
+            tracing::warn!(path = %self.path.display(), %error, "the timeline could not be written");
+        }
+    }
+}
+
+/// What a worker's threads do for `duration`, in Trace Event Format.
+/// - `socket`: its trainer socket.
+///
+/// # Errors  Nobody is there, or it refuses.
+pub fn worker_timeline(
+    socket: &Path,
+    duration: Duration,
+    progress: Progress<'_>,
+) -> Result<Vec<u8>, LoadError> {
+    let error = |lost| match lost {
+        Lost::Gone(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+        Lost::Failed(error) => error,
+    };
+    let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
+    let connection = connect(socket, &options)
+        .map_err(|error| WireError::new(ErrorKind::Unreachable, error.to_string()))?;
+    let mut link = WorkerLink::new(connection, socket);
+    let hello = wire::Hello {
+        trainer: Uuid::new_v4().to_string(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..wire::Hello::default()
+    };
+    match link.ask(Ask::Hello(hello), progress).map_err(error)? {
+        Message::Welcome(_) => {}
+        other => return Err(error(link.unexpected(&other))),
+    }
+    let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut answer = link.ask(Ask::Trace(wire::Trace { duration_ms }), progress).map_err(error)?;
+    let mut content = Vec::new();
+    loop {
+        match answer {
+            Message::TracePart(part) => {
+                content.extend(part.content);
+                if part.is_last {
+                    return Ok(content);
+                }
+            }
+            other => return Err(error(link.unexpected(&other))),
+        }
+        answer = link.wait(progress).map_err(error)?;
+    }
+}

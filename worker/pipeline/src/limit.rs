@@ -1,0 +1,468 @@
+//! What limits a run, from where its time went. Source: docs/ARCHITECTURE.md, Where time goes.
+
+use serde::Serialize;
+
+use crate::account::{Account, Spent};
+
+/// A trainer that waits no longer than this part of its time, in percent, is not kept waiting.
+const WAIT_PERCENT: u64 = 10;
+
+/// Of a batch's time in the trainer's process, copying it counts from this part on, in percent.
+const COPY_PERCENT: u64 = 30;
+
+/// Threads that are busy for so much of the time, in percent, have no time left.
+const BUSY_PERCENT: u64 = 80;
+
+/// Bytes from devices beyond this part of what was read, in percent: the system did not have it in
+/// memory.
+const COLD_PERCENT: u64 = 20;
+
+/// What limits a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// No batch was taken yet, and nothing was waited for.
+    Unknown,
+    /// The trainer itself: batches wait for it.
+    Trainer,
+    /// Storage, which shards are read from.
+    Storage,
+    /// The processors, which inflate shards.
+    Inflating,
+    /// The processors, which check and parse records, run operators and write batches.
+    Decoding,
+    /// The thread that gathers records: there are many for their size.
+    Gathering,
+    /// The shuffle windows, which are filled anew at the beginning of each epoch.
+    WindowFill,
+    /// The memory budget: it holds too few batches, or no windows.
+    MemoryBudget,
+    /// Too few batches are made at a time.
+    Prefetch,
+    /// The trainer holds so many batches that further ones are copied.
+    HeldBatches,
+    /// The coordinator, which grants samples.
+    Coordinator,
+}
+
+impl Limit {
+    /// What it is, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "nothing yet",
+            Self::Trainer => "the trainer",
+            Self::Storage => "storage",
+            Self::Inflating => "inflating",
+            Self::Decoding => "decoding",
+            Self::Gathering => "gathering records",
+            Self::WindowFill => "filling the shuffle window",
+            Self::MemoryBudget => "the memory budget",
+            Self::Prefetch => "the batches ahead",
+            Self::HeldBatches => "batches that the trainer holds",
+            Self::Coordinator => "the coordinator",
+        }
+    }
+}
+
+/// What limits a run, why that is said, and what to change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What limits it.
+    pub limit: Limit,
+    /// Of the trainer's time, how much it waited, in percent.
+    pub wait_percent: u64,
+    /// Whether shards are read for the first time, from storage devices.
+    pub is_cold: bool,
+    /// The figures behind it, in words.
+    pub because: String,
+    /// What to change, in words.
+    pub change: String,
+}
+
+impl Finding {
+    /// All of it in one sentence.
+    pub fn sentence(&self) -> String {
+        let Self { limit, because, change, .. } = self;
+        let verb = if *limit == Limit::HeldBatches || *limit == Limit::Prefetch {
+            "limit"
+        } else {
+            "limits"
+        };
+        match limit {
+            Limit::Unknown => {
+                format!("nothing is known to limit this rank yet: {because}; {change}")
+            }
+            limit => format!("{} {verb} this rank: {because}; {change}", limit.name()),
+        }
+    }
+}
+
+/// Says what limits a rank. The thread that plans does one thing at a time and everything else is
+/// either before it or after it, so what it spends its time on while the trainer waits is what is
+/// short.
+pub fn finding(account: &Account) -> Finding {
+    let spent = recent(account);
+    let wait_percent = percent(spent.wait_us, spent.wait_us + spent.work_us);
+    let is_cold =
+        account.is_first && percent(spent.device_bytes, spent.stored_bytes) > COLD_PERCENT;
+    let limit = limit(account, spent, wait_percent);
+    let because = because(account, spent, limit, wait_percent);
+    let mut change = change(account, spent, limit);
+    let reads = matches!(limit, Limit::Storage | Limit::WindowFill | Limit::MemoryBudget);
+    if is_cold && reads {
+        change += "; this is the first epoch and the files come from the storage itself: later ones are \
+                   faster if they stay in the system's memory";
+    }
+    Finding { limit, wait_percent, is_cold, because, change }
+}
+
+/// Windows are filled once an epoch: whether that matters the whole epoch says.
+fn recent(account: &Account) -> &Spent {
+    let whole = &account.in_epoch;
+    match percent(whole.fill_us, whole.wall_us) >= 50 && whole.wait_us >= whole.fill_us / 2 {
+        true => whole,
+        false => &account.recent,
+    }
+}
+
+fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
+    let setup = &account.setup;
+    if spent.batches == 0 {
+        return match () {
+            () if spent.grant_us > spent.fill_us => Limit::Coordinator,
+            () if spent.fill_us > 0 => Limit::WindowFill,
+            () => Limit::Unknown,
+        };
+    }
+    if percent(spent.copy_us, spent.wait_us + spent.work_us) >= COPY_PERCENT {
+        return Limit::HeldBatches;
+    }
+    if wait_percent < WAIT_PERCENT {
+        return Limit::Trainer;
+    }
+    let Spent { fill_us, read_wait_us, gather_us, grant_us, room_us, .. } = *spent;
+    let most = [fill_us, read_wait_us, gather_us, grant_us, room_us].into_iter().max();
+    let most = most.unwrap_or(0);
+    if grant_us == most && most > 0 {
+        return Limit::Coordinator;
+    }
+    if fill_us == most && most > 0 {
+        return Limit::WindowFill;
+    }
+    if read_wait_us == most && most > 0 {
+        return if spent.inflate_us > spent.storage_us { Limit::Inflating } else { Limit::Storage };
+    }
+    if setup.by_place && (gather_us == most || spent.storage_us > spent.parse_us + spent.write_us) {
+        return Limit::MemoryBudget;
+    }
+    if gather_us == most && most > 0 {
+        return Limit::Gathering;
+    }
+    // There was no room for a further batch although the trainer waited: those ahead were being made.
+    let computed = spent.parse_us + spent.write_us;
+    let threads = setup.computing_threads.max(1);
+    let busy = percent(computed, spent.wall_us.saturating_mul(threads));
+    match busy >= 100 / (threads + 1) || computed > spent.wall_us / 2 {
+        true => Limit::Decoding,
+        false if setup.prefetch < setup.prefetch_asked => Limit::MemoryBudget,
+        false => Limit::Prefetch,
+    }
+}
+
+fn because(account: &Account, spent: &Spent, limit: Limit, wait_percent: u64) -> String {
+    let Account { setup, .. } = account;
+    let batches = spent.batches.max(1);
+    let waits = format!(
+        "of the last {} the trainer waited {wait_percent} %",
+        time(spent.wait_us + spent.work_us)
+    );
+    let of_wall = |us| percent(us, spent.wall_us);
+    match limit {
+        Limit::Unknown => format!("no batch was taken in {}", time(spent.wall_us)),
+        Limit::Trainer => format!(
+            "it works {} on a batch and waits {} ({wait_percent} %) for the next, which is made in {}",
+            time(spent.work_us / batches),
+            time(spent.wait_us / batches),
+            time(made_us(account, spent))
+        ),
+        Limit::Storage => format!(
+            "{waits}, and planning waited {} % of it for shards at {}/s, {} of waiting for storage by {} \
+             threads",
+            of_wall(spent.read_wait_us),
+            size(per_second(spent.stored_bytes, spent.wall_us)),
+            time(spent.storage_us),
+            setup.reading_threads
+        ),
+        Limit::Inflating => format!(
+            "{waits}, and planning waited {} % of it for shards that {} reading threads inflate, check and \
+             copy, which took {} of processor time",
+            of_wall(spent.read_wait_us),
+            setup.reading_threads,
+            time(spent.inflate_us)
+        ),
+        Limit::Decoding => format!(
+            "{waits}, while {} computing threads parsed for {} and ran operators and wrote for {}, {} for \
+             each batch",
+            setup.computing_threads,
+            time(spent.parse_us),
+            time(spent.write_us),
+            time((spent.parse_us + spent.write_us) / batches)
+        ),
+        Limit::Gathering => format!(
+            "{waits}, and one thread gathered records for {} % of it, {} ns each",
+            of_wall(spent.gather_us),
+            (spent.gather_us * 1000).checked_div(spent.samples).unwrap_or(0)
+        ),
+        Limit::WindowFill => format!(
+            "{} of {} passed until two windows were read and an epoch's first batch was made",
+            time(spent.fill_us),
+            time(spent.wall_us)
+        ),
+        Limit::MemoryBudget if setup.by_place => format!(
+            "{waits}; two shuffle windows do not fit into {}, so records are read one by one, for {}",
+            size(setup.budget_bytes),
+            time(spent.storage_us)
+        ),
+        Limit::MemoryBudget => format!(
+            "{waits}; {} holds {} of {} batches ahead",
+            size(setup.budget_bytes),
+            setup.prefetch,
+            setup.prefetch_asked
+        ),
+        Limit::Prefetch => {
+            format!("{waits}, while {} batches at a time were made", setup.prefetch)
+        }
+        Limit::HeldBatches => format!(
+            "it held on to so many that {} of {batches} were copied, which took {}",
+            spent.copied,
+            time(spent.copy_us)
+        ),
+        Limit::Coordinator => format!(
+            "{waits}, and planning waited {} % of it to be granted samples",
+            of_wall(spent.grant_us)
+        ),
+    }
+}
+
+fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
+    let Account { setup, .. } = account;
+    let spare = setup.cores.saturating_sub(setup.computing_threads);
+    let text = match limit {
+        Limit::Unknown => "ask again once batches flow",
+        Limit::Trainer => "make the training step faster; nothing in reading would help",
+        Limit::Storage => {
+            let busy = percent(spent.storage_us, spent.wall_us * setup.reading_threads.max(1));
+            if busy >= BUSY_PERCENT {
+                "all reading threads wait: use faster storage, or a copy of the files nearer by"
+            } else {
+                "use faster storage or a copy nearer by, a larger interleave= so that more shards are read \
+                 at once, or a larger memory_budget= so that more of them are open"
+            }
+        }
+        Limit::Inflating => {
+            "give the worker more cores, or write the shards without compression or as more and smaller \
+             ones (a compressed shard is inflated by one thread)"
+        }
+        Limit::Decoding if spare > 0 => {
+            return format!(
+                "give it more than {} computing threads (--threads)",
+                setup.computing_threads
+            );
+        }
+        Limit::Decoding if spent.write_us > spent.parse_us => {
+            "give the worker more cores, or do less in operators"
+        }
+        Limit::Decoding => "give the worker more cores, or ask for fewer features",
+        Limit::Gathering => {
+            "put more into a record, or use block_length= to take neighbours together"
+        }
+        Limit::WindowFill if spent.batches == 0 => "it takes as long as two windows take to read",
+        Limit::WindowFill => "use a smaller shuffle_window=, or faster storage",
+        Limit::MemoryBudget => {
+            "raise memory_budget=, or use a smaller shuffle_window= or batch_size="
+        }
+        Limit::Prefetch => "raise prefetch=",
+        Limit::HeldBatches => {
+            "keep fewer batches, or raise prefetch=, which raises what may be held"
+        }
+        Limit::Coordinator => {
+            "see `shardfeed cluster status`; mode=\"deterministic\" asks nobody for samples"
+        }
+    };
+    text.into()
+}
+
+/// How long a batch takes in the slowest stage of reading, however long the trainer takes.
+fn made_us(account: &Account, spent: &Spent) -> u64 {
+    let threads = account.setup.computing_threads.max(1);
+    let planned = spent.fill_us + spent.read_wait_us + spent.gather_us + spent.grant_us;
+    planned.max((spent.parse_us + spent.write_us) / threads) / spent.batches.max(1)
+}
+
+fn percent(part: u64, whole: u64) -> u64 {
+    (part.saturating_mul(100)).checked_div(whole).unwrap_or(0)
+}
+
+fn per_second(count: u64, us: u64) -> u64 {
+    count.saturating_mul(1_000_000).checked_div(us).unwrap_or(0)
+}
+
+/// A time as people say it.
+fn time(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{}.{} ms", us / 1_000, us / 100 % 10),
+        _ => format!("{}.{} s", us / 1_000_000, us / 100_000 % 10),
+    }
+}
+
+/// A size as people say it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{} kB", bytes / 1_000),
+        1_000_000..10_000_000_000 => format!("{} MB", bytes / 1_000_000),
+        _ => format!("{} GB", bytes / 1_000_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::account::Setup;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn setup() -> Setup {
+        Setup {
+            cores: 4,
+            computing_threads: 4,
+            reading_threads: 8,
+            prefetch: 4,
+            prefetch_asked: 4,
+            budget_bytes: 1 << 30,
+            ..Setup::default()
+        }
+    }
+
+    /// Ten seconds, of which the trainer waited for a part.
+    fn waiting(percent: u64) -> Spent {
+        Spent {
+            wall_us: 10 * SECOND,
+            batches: 100,
+            samples: 3_200,
+            stored_bytes: 1 << 30,
+            wait_us: percent * SECOND / 10,
+            work_us: (100 - percent) * SECOND / 10,
+            ..Spent::default()
+        }
+    }
+
+    fn found(setup: Setup, spent: Spent) -> Finding {
+        let later = Spent { wall_us: 100 * SECOND, ..spent };
+        finding(&Account { setup, epoch: 1, recent: spent, in_epoch: later, ..Account::default() })
+    }
+
+    #[test]
+    fn a_trainer_that_does_not_wait_is_the_limit() {
+        let spent = Spent { room_us: 9 * SECOND, read_wait_us: SECOND, ..waiting(2) };
+        let found = found(setup(), spent);
+        assert_eq!((found.limit, found.wait_percent), (Limit::Trainer, 2));
+        assert_eq!(
+            found.sentence(),
+            "the trainer limits this rank: it works 98.0 ms on a batch and waits 2.0 ms (2 %) for the next, \
+             which is made in 10.0 ms; make the training step faster; nothing in reading would help"
+        );
+    }
+
+    #[test]
+    fn the_stage_that_planning_spends_its_time_on_is_the_limit() {
+        let base = waiting(70);
+        let ms = 1_000;
+        for (spent, limit) in [
+            (Spent { read_wait_us: 8 * SECOND, storage_us: 40 * SECOND, ..base }, Limit::Storage),
+            (
+                Spent {
+                    read_wait_us: 8 * SECOND,
+                    inflate_us: 9 * SECOND,
+                    storage_us: 5 * ms,
+                    ..base
+                },
+                Limit::Inflating,
+            ),
+            (Spent { gather_us: 9 * SECOND, ..base }, Limit::Gathering),
+            (Spent { grant_us: 6 * SECOND, gather_us: SECOND, ..base }, Limit::Coordinator),
+            (Spent { fill_us: 6 * SECOND, gather_us: SECOND, ..base }, Limit::WindowFill),
+            (
+                Spent { room_us: 9 * SECOND, parse_us: 30 * SECOND, write_us: SECOND, ..base },
+                Limit::Decoding,
+            ),
+            (Spent { room_us: 9 * SECOND, parse_us: 90 * ms, ..base }, Limit::Prefetch),
+            (Spent { copied: 90, copy_us: 5 * SECOND, ..base }, Limit::HeldBatches),
+        ] {
+            assert_eq!(found(setup(), spent).limit, limit, "{spent:?}");
+        }
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_is_named() {
+        let base = Spent { room_us: 9 * SECOND, ..waiting(70) };
+        let by_place = Setup { by_place: true, ..setup() };
+        let spent = Spent { storage_us: 20 * SECOND, parse_us: SECOND, ..base };
+        assert_eq!(found(by_place, spent).limit, Limit::MemoryBudget);
+        let few = Setup { prefetch: 1, ..setup() };
+        assert_eq!(found(few, base).limit, Limit::MemoryBudget);
+    }
+
+    #[test]
+    fn a_first_epoch_from_the_device_is_told_from_a_warm_one() {
+        let recent = Spent {
+            read_wait_us: 8 * SECOND,
+            storage_us: 40 * SECOND,
+            device_bytes: 1 << 30,
+            ..waiting(70)
+        };
+        let account = Account {
+            setup: setup(),
+            is_first: true,
+            recent,
+            in_epoch: recent,
+            ..Account::default()
+        };
+        let cold = finding(&account);
+        assert!(cold.is_cold && cold.sentence().contains("the first epoch"), "{cold:?}");
+        let warm = finding(&Account { recent: Spent { device_bytes: 0, ..recent }, ..account });
+        assert!(!warm.is_cold && !warm.sentence().contains("first epoch"), "{warm:?}");
+        // Storage that is slow in every epoch is not called cold.
+        assert!(!finding(&Account { is_first: false, ..account }).is_cold);
+    }
+
+    #[test]
+    fn before_the_first_batch_it_says_what_is_waited_for() {
+        let filling = Spent { wall_us: SECOND, fill_us: SECOND, ..Spent::default() };
+        let account = |recent| Account { recent, in_epoch: recent, ..Account::default() };
+        assert_eq!(finding(&account(filling)).limit, Limit::WindowFill);
+        let granting = Spent { wall_us: SECOND, grant_us: SECOND, ..Spent::default() };
+        assert_eq!(finding(&account(granting)).limit, Limit::Coordinator);
+        assert_eq!(finding(&account(Spent::default())).limit, Limit::Unknown);
+    }
+
+    proptest! {
+        #[test]
+        fn any_sums_have_a_finding(sums in prop::array::uniform19(any::<u32>()), first in any::<bool>()) {
+            let text = serde_json::to_value(Spent::default()).unwrap();
+            let names = text.as_object().unwrap().keys().cloned();
+            let spent = names.zip(sums.map(serde_json::Value::from)).collect();
+            let spent: Spent = serde_json::from_value(serde_json::Value::Object(spent)).unwrap();
+            let account = Account {
+                setup: setup(), epoch: 3, is_first: first, recent: spent, in_epoch: spent, since_start: spent,
+            };
+            let found = finding(&account);
+            prop_assert!(found.wait_percent <= 100);
+            prop_assert!(!found.sentence().contains('\n'));
+        }
+    }
+}
