@@ -17,6 +17,7 @@ pub(crate) mod rank;
 pub(crate) mod shard;
 pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod why;
 pub(crate) mod worker;
 
 pub(crate) use client::{CallError, Client, ClusterArgs};

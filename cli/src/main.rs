@@ -25,6 +25,9 @@ mod shard_ref;
 mod batch;
 mod plan;
 
+mod bench;
+mod trace;
+
 mod worker;
 
 use std::process::ExitCode;
@@ -82,6 +85,15 @@ enum Noun {
     /// The coordinators of a cluster: who leads, members, backups
     #[command(subcommand)]
     Cluster(cluster::member::MemberCommand),
+    /// Say what limits a job, and what to change
+    #[command(long_about = cluster::why::ABOUT)]
+    Why(cluster::why::WhyArgs),
+    /// Read a job, or files, with a trainer that does nothing, and say how fast that is
+    #[command(long_about = bench::ABOUT)]
+    Bench(bench::BenchArgs),
+    /// Record what each thread of this host's worker does, as a timeline for Perfetto
+    #[command(long_about = trace::ABOUT)]
+    Trace(trace::TraceArgs),
     /// Show the cluster as a whole
     Status(cluster::status::StatusArgs),
     /// Run a coordinator and a worker in one process, for a first try
@@ -132,6 +144,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Worker(command) => command.run(cli.output),
         Noun::Coordinator(command) => command.run(),
         Noun::Cluster(command) => command.run(cli.output),
+        Noun::Why(args) => cluster::why::run(args, cli.output),
+        Noun::Bench(args) => bench::run(args, cli.output),
+        Noun::Trace(args) => trace::run(args, cli.output),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),
     }

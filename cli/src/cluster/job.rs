@@ -161,7 +161,7 @@ pub(super) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
 }
 
 /// Says of an error about a job which jobs there are, if that one is not among them.
-pub(super) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::Error {
+pub(crate) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::Error {
     let known = list(client).map(|jobs| jobs.into_iter().map(|job| job.name).collect());
     naming(error, "jobs", job, known)
 }

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use shardfeed_embedded::{Limit, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::job::JobArgs;
 use super::listing::{self, Column, Shown, column, wide};
-use super::words::{text, time, word};
+use super::words::{NONE, text, time, word};
 use crate::output::{self, Format, Report};
 
 /// What can be asked of ranks.
@@ -57,6 +58,10 @@ struct RankReport {
     fencing: u64,
     /// Since its last progress; `null` if it made none.
     age_ms: Option<u64>,
+    /// What limits it; `null` until its worker has told.
+    limit: Option<Limit>,
+    /// Of its trainer's time, how much it waits for batches.
+    wait_percent: Option<u64>,
 }
 
 impl RankCommand {
@@ -75,6 +80,7 @@ impl RankCommand {
 
 impl RankReport {
     fn new(rank: wire::Rank) -> Self {
+        let found = rank.account.as_ref().map(|account| finding(&account_from(account)));
         let known = |name: String| Some(name).filter(|name| !name.is_empty());
         Self {
             state: word(rank.state().as_str_name(), "RANK_STATE_"),
@@ -89,6 +95,8 @@ impl RankReport {
             ready: rank.ready,
             fencing: rank.fencing,
             age_ms: rank.age_ms,
+            limit: found.as_ref().map(|found| found.limit),
+            wait_percent: found.as_ref().map(|found| found.wait_percent),
         }
     }
 }
@@ -104,6 +112,8 @@ fn columns() -> Vec<Column<RankReport>> {
         }),
         column(">READY", |rank| rank.ready.to_string()),
         column(">PROGRESS", |rank| time(rank.age_ms)),
+        wide("LIMITED BY", |rank| text(rank.limit.map_or("", Limit::name))),
+        wide(">WAITS", |rank| rank.wait_percent.map_or(NONE.into(), |part| format!("{part} %"))),
         wide("HOST", |rank| text(rank.host.as_deref().unwrap_or_default())),
         wide("TRAINER", |rank| text(rank.trainer.as_deref().unwrap_or_default())),
         wide(">GENERATION", |rank| rank.generation.to_string()),

@@ -6,10 +6,11 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
+use shardfeed_embedded::{Account, Finding, Reason, Setup, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::listing::{self, Column, Shown, column, wide};
-use super::words::{text, there_are, time, word};
+use super::words::{NONE, text, there_are, time, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
 use crate::error::Problem;
@@ -75,6 +76,10 @@ struct LeaseReport {
     generation: u64,
     rank: u64,
     fencing: u64,
+    /// Where its time goes; `null` until the worker has told.
+    account: Option<Account>,
+    /// What that means.
+    finding: Option<Finding>,
 }
 
 /// Workers.
@@ -118,11 +123,16 @@ fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
 }
 
 impl WorkerReport {
-    fn new(worker: wire::Worker) -> Self {
+    fn new(mut worker: wire::Worker) -> Self {
         let state = word(worker.state().as_str_name(), "WORKER_STATE_");
+        // A coordinator from before there were accounts sends none.
+        let mut accounts = std::mem::take(&mut worker.accounts).into_iter();
         let lease = |lease: wire::Lease| {
             let wire::Lease { job, generation, rank, fencing } = lease;
-            LeaseReport { job, generation, rank, fencing }
+            let account = accounts.next().filter(|told| told.setup.is_some());
+            let account = account.as_ref().map(account_from);
+            let finding = account.as_ref().map(finding);
+            LeaseReport { job, generation, rank, fencing, account, finding }
         };
         let cordon = match worker.cordon() {
             // As a coordinator says that knows no cordons.
@@ -153,6 +163,27 @@ impl WorkerReport {
             cordon => format!("{}, {cordon}", self.state),
         }
     }
+}
+
+fn told(lease: &LeaseReport, said: impl Fn(&Account) -> String) -> String {
+    lease.account.as_ref().map_or_else(|| NONE.into(), said)
+}
+
+/// A number that was chosen, and why.
+fn why(number: u64, reason: Reason) -> String {
+    format!("{number} ({})", reason.words())
+}
+
+/// How many threads compute, of how many cores.
+fn computing(account: &Account) -> String {
+    let Setup { computing_threads, cores, reasons, .. } = account.setup;
+    format!("{computing_threads} of {cores} ({})", reasons.computing.words())
+}
+
+/// How files are read, and within what.
+fn reading(account: &Account) -> String {
+    let way = if account.setup.by_place { "by place" } else { "front to back" };
+    format!("{way} within {}", output::size(account.setup.budget_bytes))
 }
 
 fn columns() -> Vec<Column<WorkerReport>> {
@@ -215,6 +246,20 @@ impl Report for WorkerReport {
             column(">GENERATION", |lease| lease.generation.to_string()),
             column(">RANK", |lease| lease.rank.to_string()),
             column(">FENCING", |lease| lease.fencing.to_string()),
+            column("AHEAD", |lease| {
+                told(lease, |account| why(account.setup.prefetch, account.setup.reasons.prefetch))
+            }),
+            column("READERS", |lease| {
+                told(lease, |account| {
+                    why(account.setup.reading_threads, account.setup.reasons.reading)
+                })
+            }),
+            column("COMPUTING", |lease| told(lease, computing)),
+            column("READING", |lease| told(lease, reading)),
+            column("LIMITED BY", |lease| {
+                let found = lease.finding.as_ref();
+                text(found.map_or("", |found| found.limit.name()))
+            }),
         ];
         writeln!(out)?;
         listing::write(out, "leases", &self.serving, &columns, Shown { is_wide: true, all: true })

@@ -65,7 +65,7 @@ pub(super) struct WorkerConfig {
     /// Memory for records and batches of all its trainers [default: a quarter of what there is]
     #[arg(long, value_name = "SIZE")]
     pub(super) memory_budget: Option<Bytes>,
-    /// Computing threads [default: one for each core]
+    /// Computing threads [default: chosen as it goes, within the cores]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(super) threads: Option<NonZeroUsize>,
     /// Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]

@@ -129,7 +129,7 @@ fn of_the_processes() {
                       Memory for records and batches of all its trainers [default: a quarter of what there is]
 
                   --threads <N>
-                      Computing threads [default: one for each core]
+                      Computing threads [default: chosen as it goes, within the cores]
 
                   --cache-dir <DIR>
                       Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]

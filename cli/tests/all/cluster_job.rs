@@ -208,7 +208,7 @@ fn check_shard_tables(cluster: &Cluster) {
 fn check_lists(cluster: &Cluster) {
     let heading = |args: &[&str]| cluster.ok(args).lines().next().unwrap().to_owned();
     expect![
-        "RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS  HOST  TRAINER  GENERATION  FENCING"
+        "RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS  LIMITED BY  WAITS  HOST  TRAINER  GENERATION  FENCING"
     ]
     .assert_eq(&heading(&["rank", "list", "--job", "j", "-o", "wide"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR"]

@@ -31,6 +31,9 @@ fn of_the_program() {
               worker       The processes that read for the trainers of their hosts
               coordinator  The process that decides who reads what
               cluster      The coordinators of a cluster: who leads, members, backups
+              why          Say what limits a job, and what to change
+              bench        Read a job, or files, with a trainer that does nothing, and say how fast that is
+              trace        Record what each thread of this host's worker does, as a timeline for Perfetto
               status       Show the cluster as a whole
               up           Run a coordinator and a worker in one process, for a first try
               help         Print this message or the help of the given subcommand(s)

@@ -23,4 +23,5 @@ mod cluster_process;
 
 mod errors;
 mod help;
+mod speed_help;
 mod streams;

@@ -1,0 +1,323 @@
+//! `shardfeed bench`: how fast a job, or files, could be read, with a trainer that does nothing.
+
+use std::io::{self, Write};
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use shardfeed_embedded::{
+    Account, Finding, Loader, LoaderOptions, Next, RecordSpec, finding, trace, use_threads,
+};
+use shardfeed_plan::{JobIdentity, Mode};
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::identity_from;
+
+use crate::cluster::job::explain;
+use crate::cluster::{Client, ClusterArgs};
+use crate::duration;
+use crate::error::Problem;
+use crate::output::{self, Format, Report};
+use crate::size::Bytes;
+
+/// How long a wait for a batch goes on before the clock is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often memory is looked at.
+const MEMORY_EVERY: Duration = Duration::from_millis(20);
+
+pub(crate) const ABOUT: &str = "\
+Read a job, or files, with a trainer that does nothing, and say how fast that is
+
+It reads in this process, on this host's cores, from files that this host can open: one rank of the job's own \
+order, with its features and operators, from the beginning of an epoch. The coordinator is asked what the job is \
+and nothing else, so ranks that run are not disturbed, beyond what the processors and the storage have to do. A \
+dynamic job is read as if its order were fixed.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed bench digits
+  shardfeed bench --files 'train/*.tfrecord' --batch-size 256 --duration 30s
+  shardfeed bench digits --threads 2 --trace timeline.json";
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    /// The job's name
+    #[arg(value_name = "JOB", required_unless_present = "files", conflicts_with = "files")]
+    job: Option<String>,
+    /// TFRecord files instead of a job, read as they are: paths, or globs in quotes; again for more
+    #[arg(long, value_name = "FILES")]
+    files: Vec<String>,
+    /// How long to read, after the first batch
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
+    duration: Duration,
+    /// Batches to read at most
+    #[arg(long, value_name = "N")]
+    batches: Option<NonZeroU64>,
+    /// Rank of the job to read
+    #[arg(long, default_value_t = 0)]
+    rank: u64,
+    /// Epoch to begin with
+    #[arg(long, default_value_t = 0)]
+    epoch: u64,
+    /// Samples per batch [default: the job's, else 32]
+    #[arg(long, value_name = "SAMPLES")]
+    batch_size: Option<NonZeroU64>,
+    /// Batches ahead at most [default: chosen as it goes]
+    #[arg(long, value_name = "BATCHES")]
+    prefetch: Option<NonZeroUsize>,
+    /// Memory for records and batches ahead [default: a quarter of what there is]
+    #[arg(long, value_name = "SIZE")]
+    memory_budget: Option<Bytes>,
+    /// Computing threads [default: chosen as it goes]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Write a timeline of it for Perfetto
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// How fast it was.
+#[derive(Debug, Serialize)]
+struct BenchReport {
+    /// The job, or the files.
+    what: String,
+    rank: u64,
+    world_size: u64,
+    batch_size: u64,
+    batches: u64,
+    samples: u64,
+    /// From the first batch to the last.
+    seconds: f64,
+    samples_per_second: f64,
+    batch_bytes_per_second: f64,
+    stored_bytes_per_second: f64,
+    /// Of this process.
+    cpu_seconds_per_1000_samples: f64,
+    /// Listing and indexing the files.
+    open_seconds: f64,
+    /// From then to the first batch.
+    first_batch_seconds: f64,
+    /// Anonymous and shared memory of this process at most, as it was looked at 50 times a second.
+    memory_peak_bytes: u64,
+    memory_budget_bytes: u64,
+    finding: Finding,
+    account: Account,
+}
+
+/// Runs `bench`.
+pub(crate) fn run(args: &BenchArgs, format: Format) -> anyhow::Result<()> {
+    use_threads(args.threads.map(NonZeroUsize::get));
+    let (what, mut options) = match &args.job {
+        Some(job) => (job.clone(), of_job(args, job)?),
+        None => (args.files.join(" "), of_files(args)),
+    };
+    options.prefetch = args.prefetch.map(NonZeroUsize::get);
+    options.memory_budget_bytes = args.memory_budget.map(Bytes::get);
+    if args.trace.is_some() {
+        trace::start();
+    }
+    let report = read(args, what, options)?;
+    if let Some(file) = &args.trace {
+        let written = trace::write(file, "shardfeed bench");
+        written.with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(format.print(&report)?)
+}
+
+fn of_files(args: &BenchArgs) -> LoaderOptions {
+    LoaderOptions {
+        files: args.files.clone(),
+        batch_size: args.batch_size.map_or(32, NonZeroU64::get),
+        rank: args.rank,
+        world_size: args.rank + 1,
+        ..LoaderOptions::default()
+    }
+}
+
+/// What the job's ranks were told, as far as the coordinator knows.
+fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
+    let client = args.cluster.client();
+    let job = job(&client, name)?;
+    let identity = identity_from(job.identity)?;
+    let dataset = dataset(&client, &job.dataset)?;
+    let Some(records) = RecordSpec::of_identity(&identity.operators) else {
+        let what = format!(
+            "job `{name}` does to its records what this version of shardfeed does not know: {:.200}",
+            identity.operators
+        );
+        return Err(Problem::failed(what).hint("use the version that its ranks use").into());
+    };
+    let generation = job.generation.unwrap_or_default();
+    let world_size = generation.world_size.max(1);
+    if args.rank >= world_size {
+        let what = format!("job `{name}` has {world_size} ranks, and --rank is {}", args.rank);
+        return Err(Problem::usage(what).hint("ranks count from 0").into());
+    }
+    let batch_size = match (args.batch_size, generation.global_batch) {
+        (Some(batch_size), _) => batch_size.get(),
+        (None, 0) => 32,
+        (None, global_batch) => (global_batch / world_size).max(1),
+    };
+    let is_dynamic = identity.mode == Mode::Dynamic;
+    let JobIdentity { shuffle, lanes, tail, .. } = identity;
+    // Lanes that another batch size does not fit are cut anew: what it costs is the same.
+    let fits = !is_dynamic && (batch_size * world_size).is_multiple_of(lanes);
+    Ok(LoaderOptions {
+        files: dataset.patterns,
+        compression: dataset.compression.parse().unwrap_or(LoaderOptions::default().compression),
+        records: Some(records),
+        batch_size,
+        seed: shuffle.seed,
+        shuffle: shuffle.enabled,
+        shuffle_window: shuffle.window,
+        interleave: shuffle.interleave,
+        block_length: shuffle.block_length,
+        lanes: fits.then_some(lanes),
+        tail,
+        limit: generation.limit,
+        rank: args.rank,
+        world_size,
+        ..LoaderOptions::default()
+    })
+}
+
+fn job(client: &Client, name: &str) -> anyhow::Result<wire::Job> {
+    let job = name.to_owned();
+    let answer = client.call(|mut admin, context| async move {
+        admin.get_job(wire::GetJobRequest { context, job }).await
+    });
+    Ok(answer.map_err(|error| explain(client, name, error))?.job.unwrap_or_default())
+}
+
+fn dataset(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
+    let name = name.to_owned();
+    let answer = client.call(|mut admin, context| async move {
+        admin.get_dataset(wire::GetDatasetRequest { context, name }).await
+    });
+    Ok(answer?.dataset.unwrap_or_default())
+}
+
+/// Takes batch after batch, and does nothing with them.
+fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Result<BenchReport> {
+    let (rank, world_size, batch_size) = (options.rank, options.world_size, options.batch_size);
+    let begun = Instant::now();
+    let mut loader = shardfeed_embedded::open(options, &mut |_| true)?;
+    if loader.steps() == Some(0) {
+        let what = format!("an epoch has no batch of {batch_size} for {world_size} rank(s)");
+        return Err(Problem::failed(what).hint("use a smaller --batch-size").into());
+    }
+    loader.set_epoch(args.epoch)?;
+    let open_seconds = begun.elapsed().as_secs_f64();
+    let mut memory = Memory::default();
+    let started = Instant::now();
+    take(&mut loader, &mut memory)?;
+    let first_batch_seconds = started.elapsed().as_secs_f64();
+    let (measured, cpu_seconds, before) = (Instant::now(), cpu_seconds(), loader.account());
+    let (mut batches, mut samples, mut bytes) = (0, 0, 0);
+    let most = args.batches.map_or(u64::MAX, NonZeroU64::get);
+    while batches < most && measured.elapsed() < args.duration {
+        let (rows, size) = take(&mut loader, &mut memory)?;
+        (batches, samples, bytes) = (batches + 1, samples + rows, bytes + size);
+    }
+    let seconds = measured.elapsed().as_secs_f64();
+    let (stats, account) = (loader.stats(), loader.account());
+    let per_second = |count: u64| count as f64 / seconds;
+    let stored = account.since_start.stored_bytes - before.since_start.stored_bytes;
+    Ok(BenchReport {
+        what,
+        rank,
+        world_size,
+        batch_size,
+        batches,
+        samples,
+        seconds,
+        samples_per_second: per_second(samples),
+        batch_bytes_per_second: per_second(bytes),
+        stored_bytes_per_second: per_second(stored),
+        cpu_seconds_per_1000_samples: (self::cpu_seconds() - cpu_seconds) * 1e3
+            / samples.max(1) as f64,
+        open_seconds,
+        first_batch_seconds,
+        memory_peak_bytes: memory.peak_bytes,
+        memory_budget_bytes: stats.memory_budget_bytes,
+        finding: finding(&account),
+        account,
+    })
+}
+
+/// The next batch, in whatever epoch: samples and bytes.
+fn take(loader: &mut Loader, memory: &mut Memory) -> anyhow::Result<(u64, u64)> {
+    loop {
+        let next = loader.next(LOOK_EVERY)?;
+        memory.look();
+        if let Next::Batch(delivered) = next {
+            let batch = &delivered.batch;
+            return Ok((batch.rows as u64, batch.slot.size_bytes() as u64));
+        }
+    }
+}
+
+/// Time that this process computed.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The most memory that was seen.
+#[derive(Debug, Default)]
+struct Memory {
+    peak_bytes: u64,
+    looked: Option<Instant>,
+}
+
+impl Memory {
+    fn look(&mut self) {
+        if self.looked.is_some_and(|at| at.elapsed() < MEMORY_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kib = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.trim().strip_suffix("kB"));
+            number.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+        };
+        self.peak_bytes = self.peak_bytes.max((kib("RssAnon:") + kib("RssShmem:")) << 10);
+    }
+}
+
+impl Report for BenchReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let speed = |bytes: f64| format!("{}/s", output::size(bytes as u64));
+        let seconds = |seconds: f64| format!("{seconds:.3} s");
+        output::write_facts(
+            out,
+            &[
+                ("bench of", self.what.clone()),
+                ("rank", format!("{} of {}", self.rank, output::count(self.world_size))),
+                ("batches", format!("{} of {}", output::count(self.batches), self.batch_size)),
+                ("time", seconds(self.seconds)),
+                ("samples per second", output::count(self.samples_per_second as u64)),
+                ("of batches", speed(self.batch_bytes_per_second)),
+                ("of shards", speed(self.stored_bytes_per_second)),
+                (
+                    "processor time",
+                    format!("{:.4} s per 1000 samples", self.cpu_seconds_per_1000_samples),
+                ),
+                ("listing and indexing", seconds(self.open_seconds)),
+                ("first batch after", seconds(self.first_batch_seconds)),
+                ("memory at most", output::size(self.memory_peak_bytes)),
+                ("memory budget", output::size(self.memory_budget_bytes)),
+            ],
+        )?;
+        writeln!(out, "\n{}", self.finding.sentence())
+    }
+}

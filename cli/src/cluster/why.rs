@@ -1,0 +1,231 @@
+//! `shardfeed why`: what limits a job, in one sentence.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+use shardfeed_embedded::{Account, Finding, Limit, account_from, finding};
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::job::explain;
+use super::listing::{self, Column, Shown, column};
+use super::words::{NONE, text, word};
+use super::{Client, ClusterArgs};
+use crate::output::{Format, Report};
+
+/// Ranks that are named in a sentence at most.
+const NAMED_MAX: usize = 8;
+
+pub(crate) const ABOUT: &str = "\
+Say what limits a job, and what to change
+
+All ranks of a job go in step, so the one that waits longest for its batches decides; if none waits, trainers \
+do. Figures are of the last seconds, as the workers measured them. `shardfeed bench JOB` says how fast it could \
+be read.";
+
+/// Arguments of `why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// The job's name
+    job: String,
+    /// Show all ranks, not only the first 20
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What limits a job.
+#[derive(Debug, Serialize)]
+struct WhyReport {
+    job: String,
+    /// What limits it; `ranks` if some are not there.
+    limit: String,
+    /// The rank that it is said of; `null` if ranks are not there.
+    rank: Option<u64>,
+    sentence: String,
+    ranks: Vec<RankReport>,
+    #[serde(skip)]
+    all: bool,
+}
+
+/// A rank.
+#[derive(Debug, Serialize)]
+pub(crate) struct RankReport {
+    rank: u64,
+    state: String,
+    worker: String,
+    /// `null` if its worker has told nothing.
+    #[serde(flatten)]
+    told: Option<Told>,
+}
+
+/// Where a rank's time went, and what that means.
+#[derive(Debug, Serialize)]
+pub(crate) struct Told {
+    finding: Finding,
+    account: Account,
+}
+
+/// Runs `why`.
+pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client();
+    let ranks = ranks(&client, &args.job)?;
+    Ok(format.print(&WhyReport::new(&args.job, ranks, args.all))?)
+}
+
+fn ranks(client: &Client, job: &str) -> anyhow::Result<Vec<wire::Rank>> {
+    let name = job.to_owned();
+    let answer = client.call(|mut admin, context| async move {
+        admin.list_ranks(wire::ListRanksRequest { context, job: name }).await
+    });
+    Ok(answer.map_err(|error| explain(client, job, error))?.ranks)
+}
+
+impl RankReport {
+    fn new(rank: wire::Rank) -> Self {
+        let account = rank.account.as_ref().map(account_from);
+        Self {
+            rank: rank.rank,
+            state: word(rank.state().as_str_name(), "RANK_STATE_"),
+            worker: rank.worker,
+            told: account.map(|account| Told { finding: finding(&account), account }),
+        }
+    }
+
+    /// It has its place, or had it and is done.
+    fn is_there(&self) -> bool {
+        matches!(self.state.as_str(), "served" | "ended")
+    }
+}
+
+impl WhyReport {
+    fn new(job: &str, ranks: Vec<wire::Rank>, all: bool) -> Self {
+        let ranks: Vec<_> = ranks.into_iter().map(RankReport::new).collect();
+        let (limit, rank, sentence) = judge(job, &ranks);
+        Self { job: job.to_owned(), limit, rank, sentence, ranks, all }
+    }
+}
+
+/// What limits the job, the rank that shows it, and why.
+fn judge(job: &str, ranks: &[RankReport]) -> (String, Option<u64>, String) {
+    let missing: Vec<_> = ranks.iter().filter(|rank| !rank.is_there()).collect();
+    if !missing.is_empty() {
+        let named =
+            missing.iter().take(NAMED_MAX).map(|rank| format!("{} ({})", rank.rank, rank.state));
+        let named: Vec<_> = named.collect();
+        let sentence = format!(
+            "job `{job}` waits for {} of its {} ranks: {}{}; see `shardfeed rank list --job {job}`, start them \
+             again, or go on without them with loader.redeal()",
+            missing.len(),
+            ranks.len(),
+            named.join(", "),
+            if missing.len() > NAMED_MAX { ", …" } else { "" },
+        );
+        return ("ranks".into(), None, sentence);
+    }
+    let told = ranks.iter().filter_map(|rank| Some((rank, rank.told.as_ref()?)));
+    // A rank that is kept waiting keeps the others, whose trainers wait for it in their own time.
+    let kept = |told: &Told| match told.finding.limit {
+        Limit::Trainer => (1, told.account.recent.work_us),
+        Limit::Unknown => (0, 0),
+        _ => (2, told.finding.wait_percent),
+    };
+    match told.max_by_key(|(rank, told)| (kept(told), u64::MAX - rank.rank)) {
+        Some((rank, told)) => {
+            let limit = serde_json::to_value(told.finding.limit);
+            let limit = limit.ok().and_then(|limit| limit.as_str().map(ToOwned::to_owned));
+            let sentence = format!("job `{job}`, rank {}: {}", rank.rank, told.finding.sentence());
+            (limit.unwrap_or_default(), Some(rank.rank), sentence)
+        }
+        None => {
+            let sentence = format!(
+                "nothing is known of job `{job}` yet: no worker has told where its ranks' time goes, which \
+                 they do once batches flow; ask again then"
+            );
+            ("unknown".into(), None, sentence)
+        }
+    }
+}
+
+fn told(of: &RankReport, said: impl Fn(&Told) -> String) -> String {
+    of.told.as_ref().map_or_else(|| NONE.into(), said)
+}
+
+fn columns() -> Vec<Column<RankReport>> {
+    vec![
+        column(">RANK", |rank| rank.rank.to_string()),
+        column("LIMITED BY", |rank| told(rank, |told| told.finding.limit.name().into())),
+        column(">WAITS", |rank| told(rank, |t| format!("{} %", t.finding.wait_percent))),
+        column("WORKER", |rank| text(&rank.worker)),
+    ]
+}
+
+impl Report for WhyReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.sentence)?;
+        if self.ranks.len() < 2 {
+            return Ok(());
+        }
+        writeln!(out)?;
+        listing::write(
+            out,
+            "ranks",
+            &self.ranks,
+            &columns(),
+            Shown { is_wide: false, all: self.all },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_embedded::Spent;
+
+    use super::*;
+
+    fn rank(rank: u64, state: &str, recent: Option<Spent>) -> RankReport {
+        let told = recent.map(|recent| {
+            let account = Account { recent, ..Account::default() };
+            Told { finding: finding(&account), account }
+        });
+        RankReport { rank, state: state.into(), worker: "w".into(), told }
+    }
+
+    fn spent(wait_us: u64, read_wait_us: u64) -> Option<Spent> {
+        let (wall_us, work_us, batches) = (1_000_000, 1_000_000 - wait_us, 10);
+        let storage_us = 2 * read_wait_us;
+        Some(Spent {
+            wall_us,
+            wait_us,
+            work_us,
+            batches,
+            read_wait_us,
+            storage_us,
+            ..Spent::default()
+        })
+    }
+
+    #[test]
+    fn the_rank_that_is_kept_waiting_longest_decides() {
+        let ranks = [
+            rank(0, "served", spent(10_000, 0)),
+            rank(1, "served", spent(200_000, 150_000)),
+            rank(2, "served", spent(700_000, 600_000)),
+        ];
+        let (limit, of, sentence) = judge("j", &ranks);
+        assert_eq!((limit.as_str(), of), ("storage", Some(2)), "{sentence}");
+        let (limit, of, _) = judge("j", &ranks[..1]);
+        assert_eq!((limit.as_str(), of), ("trainer", Some(0)));
+    }
+
+    #[test]
+    fn ranks_that_are_not_there_are_waited_for_first() {
+        let ranks = [rank(0, "served", spent(10_000, 0)), rank(1, "missing", None)];
+        let (limit, of, sentence) = judge("j", &ranks);
+        assert_eq!((limit.as_str(), of), ("ranks", None));
+        assert!(sentence.contains("waits for 1 of its 2 ranks: 1 (missing)"), "{sentence}");
+        let (limit, _, _) = judge("j", &[rank(0, "served", None)]);
+        assert_eq!(limit, "unknown");
+    }
+}

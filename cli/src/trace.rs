@@ -1,0 +1,67 @@
+//! `shardfeed trace`: what each thread of a worker does, for Perfetto.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use shardfeed_embedded::{default_worker_socket, worker_timeline};
+
+use crate::duration;
+use crate::output::{self, Format, Report};
+
+pub(crate) const ABOUT: &str = "\
+Record what each thread of this host's worker does, as a timeline for Perfetto
+
+Open FILE at https://ui.perfetto.dev. It shows the reading threads (chunk, read), the thread that plans (room: \
+enough is ahead; fill window, gather, wait for shard, grant), the computing threads (assemble: check and parse, \
+operate and write) and the ones that send. Nothing is recorded before and after. For loaders that work in their \
+trainer's process set SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it is closed.";
+
+/// Arguments of `trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// File to write
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// How long to record, at most 60s
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the usual place]
+    #[arg(long, value_name = "PATH")]
+    worker: Option<PathBuf>,
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+struct TraceReport {
+    file: String,
+    bytes: u64,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(duration) if duration > Duration::from_secs(60) => Err("must be 60s at most".into()),
+        other => other,
+    }
+}
+
+/// Runs `trace`.
+pub(crate) fn run(args: &TraceArgs, format: Format) -> anyhow::Result<()> {
+    let socket = args.worker.clone().unwrap_or_else(default_worker_socket);
+    let content = worker_timeline(&socket, args.duration, &mut |_| true)?;
+    let file = args.file.display().to_string();
+    std::fs::write(&args.file, &content).with_context(|| format!("cannot write {file}"))?;
+    Ok(format.print(&TraceReport { file, bytes: content.len() as u64 })?)
+}
+
+impl Report for TraceReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        output::write_facts(
+            out,
+            &[("timeline", self.file.clone()), ("size", output::bytes(self.bytes))],
+        )
+    }
+}
