@@ -264,6 +264,13 @@ impl NativeLoader {
         Ok(dict)
     }
 
+    /// What limits the loader, as JSON, and in one sentence.
+    fn why(&self, py: Python<'_>) -> PyResult<(String, String)> {
+        let finding = self.with(py, |loader| Ok(loader.why()))?;
+        let text = serde_json::to_string(&finding).expect("a finding is plain data");
+        Ok((text, finding.sentence()))
+    }
+
     /// Stops reading ahead and lets go of everything but batches that are in use.
     fn close(&self, py: Python<'_>) {
         if self.process != std::process::id() {
@@ -315,7 +322,9 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
     dict.set_item("slots_in_use", stats.slots.in_use)?;
     dict.set_item("slot_bytes", stats.slots.bytes)?;
     dict.set_item("slots_mapped_total", stats.slots.mapped_total)?;
-    dict.set_item("wait_seconds", stats.waited.as_secs_f64())
+    dict.set_item("wait_seconds", stats.waited.as_secs_f64())?;
+    let account = serde_json::to_string(&stats.account).expect("an account is plain data");
+    dict.set_item("account", account)
 }
 
 fn column_tuple((name, kind): &(std::sync::Arc<str>, ColumnKind)) -> ColumnTuple {

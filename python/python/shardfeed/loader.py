@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -85,7 +86,7 @@ class Loader:
       this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.
     - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer. A
       rank of a dynamic job that does its lost worker's work waits on, as nobody else can say what it may read.
-    - `prefetch`: batches ahead at most. `memory_budget`: bytes or text like "4GiB" for batches ahead
+    - `prefetch`: batches ahead at most; None: 4, and more while the trainer is kept waiting by bursts. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
       the launcher says how many.
     - `cache_bytes`: space on this host's disk, bytes or text, for what was read of files in object stores, shared by
@@ -132,7 +133,7 @@ class Loader:
         worker: str | os.PathLike[str] | None = None,
         fallback: bool = True,
         timeout: float = 60.0,
-        prefetch: int = 4,
+        prefetch: int | None = None,
         memory_budget: int | str | None = None,
         cache_bytes: int | str = 0,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -176,7 +177,7 @@ class Loader:
             "rank": found.rank,
             "world_size": found.world_size,
             "job": job,
-            "prefetch": _number("prefetch", prefetch, 1),
+            "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
@@ -190,6 +191,9 @@ class Loader:
         self._provenance = provenance
         self._mode = str(mode)
         self._native = _native.NativeLoader.open(options)
+        if os.environ.get("SHARDFEED_TRACE"):
+            # What is left open when the interpreter ends writes its timeline all the same.
+            weakref.finalize(self, self._native.close)
         self._columns = {
             name: Column(place, kind, dtype, tuple(shape))
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
@@ -327,8 +331,26 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
         mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
-        `lookahead`, how many it asks for."""
-        return self._native.stats()
+        `lookahead`, how many it asks for.
+
+        `account` says where time went, in microseconds: over the last seconds (`recent`) and in this epoch
+        (`in_epoch`), of the trainer (`wait_us`, `work_us`), the thread that plans (`fill_us`, `read_wait_us`,
+        `gather_us`, `grant_us`, `room_us`), and, summed over threads, storage and computing (`storage_us`,
+        `inflate_us`, `parse_us`, `write_us`), and under `setup` what was chosen. `why()` says what it means.
+        """
+        stats = self._native.stats()
+        if "account" in stats:
+            stats["account"] = json.loads(stats["account"])
+        return stats
+
+    def why(self) -> dict[str, Any]:
+        """What limits this rank and what to change: `sentence` for people; `limit` ("trainer", "storage",
+        "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch", "held_batches",
+        "coordinator" or "unknown"), `wait_percent` (of the trainer's time, how much it waited), `is_cold` (shards
+        are read for the first time, from storage devices), `because` and `change`."""
+        text, sentence = self._native.why()
+        found: dict[str, Any] = json.loads(text)
+        return found | {"sentence": sentence}
 
     def close(self) -> None:
         """Stops reading ahead. Batches in use stay good."""

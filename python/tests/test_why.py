@@ -1,0 +1,310 @@
+"""What limits a run: real work in one place, and the one sentence must name it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster import BINARY, Cluster
+from conftest import Dataset, loader, make_dataset
+from trainer import ask, served, until
+
+import shardfeed as sf
+from shardfeed import operators as op
+
+RECORD_BYTES = 16 << 10
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    ttl = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
+    with Cluster(tmp_path_factory.mktemp("why"), ttl=ttl) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def where(running: Cluster) -> dict[str, Any]:
+    job = f"job-{uuid.uuid4().hex[:8]}"
+    return {"coordinator": running.address, "worker": running.socket(), "job": job, "run": "first"}
+
+
+def work(seconds: float = 0.02) -> None:
+    """Computes for so long."""
+    end, digest = time.thread_time() + seconds, b""
+    while time.thread_time() < end:
+        digest = hashlib.sha256(digest + bytes(4096)).digest()
+
+
+def batches(each: sf.Loader, most: int) -> Iterator[sf.Batch]:
+    """Batches of as many epochs as it takes."""
+    return itertools.islice(itertools.chain.from_iterable(itertools.repeat(each)), most)
+
+
+def blobs(folder: Path, records: int, compression: str | None) -> str:
+    """One file of records that are small when compressed and not quick to inflate."""
+    folder.mkdir(exist_ok=True)
+    draw = np.random.default_rng(3)
+    with sf.TFRecordWriter(folder / "blobs.tfrecord", compression=compression) as writer:
+        for _ in range(records):
+            writer.write(draw.integers(0, 7, RECORD_BYTES, dtype=np.uint8).tobytes())
+    return str(folder / "blobs.tfrecord")
+
+
+#: Operators that cost far more than it takes to read their input.
+HEAVY: dict[str, Any] = {
+    "features": {"raw": sf.FixedLenFeature((), "string")},
+    "operators": [
+        op.decode_raw("raw", "uint8", (4096,), output="x"),
+        op.unpack_bits("x"),
+        op.normalize("x", 0.5, 0.25),
+        op.reshape("x", (128, 256)),
+        op.transpose("x", (1, 0)),
+        op.slice("x", (0, 0), (256, 4), output="y"),
+    ],
+    "outputs": ["y"],
+}
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder, draw = tmp_path_factory.mktemp("arrays"), np.random.default_rng(5)
+    with sf.TFRecordWriter(folder / "arrays.tfrecord") as writer:
+        for _ in range(1500):
+            writer.write({"raw": draw.integers(0, 256, 4096, dtype=np.uint8).tobytes()})
+    return str(folder / "arrays.tfrecord")
+
+
+def test_a_trainer_that_works_longer_than_reading_takes_is_the_limit(dataset: Dataset) -> None:
+    with loader(dataset) as each:
+        for _ in batches(each, 40):
+            work()
+        why, account = each.why(), each.stats()["account"]
+    assert why["limit"] == "trainer", why
+    assert why["wait_percent"] < 10
+    assert why["sentence"].startswith("the trainer limits this rank: it works ")
+    recent = account["recent"]
+    assert recent["work_us"] >= 30 * 20_000
+    # The thread that plans did nothing but these.
+    planned = ("fill_us", "read_wait_us", "gather_us", "grant_us", "room_us")
+    assert 0 < sum(recent[name] for name in planned) <= 1.2 * recent["wall_us"]
+
+
+def test_one_large_compressed_shard_is_inflated_by_one_thread(tmp_path: Path) -> None:
+    files = blobs(tmp_path / "zlib", 3000, "zlib")
+    with sf.Loader(files, batch_size=32, shuffle=False) as each:
+        taken = sum(1 for _ in batches(each, 90))
+        why = each.why()
+    assert taken == 90
+    assert why["limit"] == "inflating", why
+    assert "without compression" in why["change"]
+
+
+def test_heavy_operators_are_the_limit(arrays: str) -> None:
+    with sf.Loader(arrays, batch_size=50, **HEAVY) as each:
+        taken = sum(1 for _ in batches(each, 60))
+        why, account = each.why(), each.stats()["account"]
+    assert taken == 60
+    assert why["limit"] == "decoding", why
+    assert account["in_epoch"]["write_us"] > account["in_epoch"]["parse_us"]
+
+
+def test_a_window_as_long_as_the_epoch_is_filled_before_each_first_batch(tmp_path: Path) -> None:
+    files = blobs(tmp_path / "zlib", 1500, "zlib")
+    with sf.Loader(files, batch_size=100, shuffle_window=10_000, memory_budget="512MiB") as each:
+        taken = sum(1 for _ in batches(each, 45))
+        why = each.why()
+    assert taken == 45
+    assert why["limit"] == "window_fill", why
+    assert "shuffle_window" in why["change"]
+
+
+def test_a_budget_that_holds_no_windows_is_the_limit(tmp_path: Path) -> None:
+    files = blobs(tmp_path / "plain", 3000, None)
+    with sf.Loader(files, batch_size=8, shuffle_window=2500, memory_budget="4MiB") as each:
+        taken = sum(1 for _ in batches(each, 700))
+        why, stats = each.why(), each.stats()
+    assert (taken, stats["reading"]) == (700, "locate")
+    assert why["limit"] == "memory_budget", why
+    assert "memory_budget=" in why["change"]
+
+
+def device_bytes() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
+def forget(file: str) -> None:
+    """The system keeps nothing of a file in memory."""
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_a_cold_first_epoch_is_told_from_a_warm_one(tmp_path: Path) -> None:
+    files = blobs(tmp_path / "plain", 2000, None)
+    sf.Loader(files, batch_size=10).close()  # It is indexed now.
+    forget(files)
+    before = device_bytes()
+    Path(files).read_bytes()
+    has_device = device_bytes() > before  # A folder in memory has none, and is never cold.
+    forget(files)
+    with sf.Loader(files, batch_size=10, shuffle=False) as each:
+        first = list(batches(each, 200))
+        cold, account = each.why(), each.stats()["account"]
+        del first
+        assert account["is_first"]
+        assert cold["is_cold"] == has_device, (cold, account)
+        for _ in batches(each, 300):
+            pass
+        warm, account = each.why(), each.stats()["account"]
+    assert not account["is_first"] and not warm["is_cold"]
+
+
+def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BINARY), *arguments], capture_output=True, text=True, timeout=60,
+        env=None if env is None else {**os.environ, **env},
+    )  # fmt: skip
+
+
+def test_the_cluster_knows_what_limits_a_job(
+    running: Cluster, where: dict[str, Any], dataset: Dataset
+) -> None:
+    with loader(dataset, **where) as each:
+        first = ask(running, "why", each.job)
+        assert first["limit"] in ("ranks", "unknown"), first
+        endless = batches(each, 100_000)
+
+        def told() -> dict[str, Any] | None:
+            next(endless)
+            work()
+            said = ask(running, "why", each.job)
+            return said if said["limit"] == "trainer" and said["rank"] == 0 else None
+
+        said = until(told, "the trainer is named")
+        own = each.why()
+        assert own["limit"] == "trainer"
+        rank = said["ranks"][0]
+        assert rank["worker"] == "worker-0" and rank["account"]["recent"]["batches"] > 0
+        assert said["sentence"].startswith(f"job `{each.job}`, rank 0: the trainer limits this rank: ")
+        ranks = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        assert ranks[0]["limit"] == "trainer"
+        setup = ask(running, "worker", "show", "worker-0")["serving"][0]["account"]["setup"]
+        assert setup["prefetch"] == each.stats()["prefetch"] and setup["computing_threads"] > 0
+        # For people it is one sentence.
+        line = command("why", each.job, "--coordinator", running.address)
+        assert line.stdout.count("\n") == 1 and "the trainer limits" in line.stdout, line
+
+
+def test_a_job_that_lacks_a_rank_waits_for_it(
+    running: Cluster, where: dict[str, Any], dataset: Dataset
+) -> None:
+    with loader(dataset, **where, rank=0, world_size=2, batch_size=2) as each:
+        next(iter(each))
+        said = until(lambda: ask(running, "why", each.job), "an answer")
+    assert said["limit"] == "ranks" and "1 (missing)" in said["sentence"], said
+    missing = command("why", "no-such-job", "--coordinator", running.address)
+    assert missing.returncode == 1 and "there is no job `no-such-job`" in missing.stderr
+
+
+def test_a_bench_reads_a_job_without_disturbing_it(
+    running: Cluster, where: dict[str, Any], arrays: str, tmp_path: Path
+) -> None:
+    with sf.Loader(arrays, batch_size=50, **HEAVY, **where) as each:
+        seen = [batch["y"].tobytes() for _, batch in zip(range(3), each, strict=False)]
+        until(lambda: served(running, each.job)[0]["step"] == 3, "the coordinator knows of three")
+        before = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        trace = tmp_path / "bench.json"
+        report = ask(
+            running, "bench", each.job, "--batches", "40", "--duration", "60s", "--trace", str(trace)
+        )
+        after = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        same = ("rank", "generation", "fencing", "trainer", "step")
+        assert [[rank[name] for name in same] for rank in after] == [
+            [rank[name] for name in same] for rank in before
+        ]
+        rest = [batch["y"].tobytes() for batch in each]
+    whole = [batch["y"].tobytes() for batch in sf.Loader(arrays, batch_size=50, **HEAVY)]
+    assert seen + rest == whole
+    assert (report["batches"], report["samples"], report["batch_size"]) == (40, 2000, 50)
+    assert report["finding"]["limit"] == "decoding", report["finding"]
+    assert report["memory_peak_bytes"] > 0 and report["cpu_seconds_per_1000_samples"] > 0
+    check_timeline(json.loads(trace.read_text()), {"assemble", "check and parse", "operate and write"})
+
+
+def test_a_bench_of_files_needs_no_cluster(tmp_path: Path) -> None:
+    files = blobs(tmp_path / "zlib", 3000, "zlib")
+    cache = {"SHARDFEED_CACHE_DIR": str(tmp_path / "cache")}
+    done = command("bench", "--files", files, "--batches", "150", "-o", "json", env=cache)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["batches"] == 150 and report["samples"] == 150 * 32
+    said = command("bench", "--files", files, "--batches", "5", env=cache)
+    assert "samples per second" in said.stdout and "this rank: " in said.stdout
+    nothing = command("bench", "--files", str(tmp_path / "none-*.tfrecord"), env=cache)
+    assert nothing.returncode == 1 and "none-" in nothing.stderr
+
+
+def check_timeline(timeline: dict[str, Any], names: set[str]) -> None:
+    """It is in Trace Event Format, as Perfetto loads it: spans of a thread lie in or after each other."""
+    events = timeline["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    named = {event["tid"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert names <= {span["name"] for span in spans}, {span["name"] for span in spans}
+    begins = [span["ts"] for span in spans]
+    assert begins == sorted(begins)
+    open_until: dict[int, list[float]] = {}
+    for span in spans:
+        assert span["tid"] in named and span["pid"] == spans[0]["pid"] and span["dur"] >= 0
+        ends = open_until.setdefault(span["tid"], [])
+        while ends and ends[-1] <= span["ts"]:
+            ends.pop()
+        # Times are written with a nanosecond's precision.
+        assert not ends or span["ts"] + span["dur"] <= ends[-1] + 0.002, span
+        ends.append(span["ts"] + span["dur"])
+
+
+def test_a_workers_timeline_shows_what_its_threads_did(
+    running: Cluster, where: dict[str, Any], arrays: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "worker.json"
+    recording = subprocess.Popen(
+        [str(BINARY), "trace", str(file), "--worker", str(running.socket()), "--duration", "2s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with sf.Loader(arrays, batch_size=50, **HEAVY, **where) as each:
+        for _ in batches(each, 100_000):
+            if recording.poll() is not None:
+                break
+    said = recording.communicate()
+    assert recording.returncode == 0, said
+    timeline = json.loads(file.read_text())
+    check_timeline(timeline, {"room", "assemble", "operate and write", "send", "chunk"})
+    threads = {event["args"]["name"] for event in timeline["traceEvents"] if event["ph"] == "M"}
+    assert {"shardfeed worker worker-0", "shardfeed-plan", "shardfeed-send"} <= threads
+    nobody = command("trace", str(file), "--worker", str(tmp_path / "none.sock"))
+    assert nobody.returncode == 1 and "none.sock" in nobody.stderr
+
+
+def test_a_loader_writes_its_timeline_when_it_is_closed(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDFEED_TRACE", str(tmp_path / "traces"))
+    with loader(dataset) as each:
+        for _ in each:
+            work(0.001)
+    (file,) = (tmp_path / "traces").iterdir()
+    assert file.name == f"rank-0-{os.getpid()}.json"
+    check_timeline(json.loads(file.read_text()), {"trainer works", "trainer waits", "fill window", "read"})
