@@ -173,6 +173,8 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     Ok(LoaderOptions {
         files: dataset.patterns,
         compression: dataset.compression.parse().unwrap_or(LoaderOptions::default().compression),
+        // The same files are left out as for the job, so that its order is read.
+        corrupt: dataset.corrupt.parse().unwrap_or(LoaderOptions::default().corrupt),
         records: Some(records),
         batch_size,
         seed: shuffle.seed,
