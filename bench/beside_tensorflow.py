@@ -1,10 +1,11 @@
 """Records per CPU-second of the loader beside tf.data, over the same warm files.
 
-    python bench/beside_tensorflow.py [--seconds 3] [--rounds 3] [--only small,boards,...]
+    python bench/beside_tensorflow.py [--seconds 3] [--rounds 3] [--only small,boards,...] [--photos FOLDER]
 
 Needs a Python that has this package (or its folder in PYTHONPATH) and tensorflow-cpu; nothing else here
 does. Both run by turns, in processes of their own, on the cores that there are; of tf.data the best of its
-settings counts. One line of JSON for each case: medians, and the ratio of the medians.
+settings counts. Photographs (JPEG files of a folder) are decoded and resized to 224, whole or a part of 256 x 256
+that tf.data decodes alone; without a folder these two cases are left out. One line of JSON for each case: medians, and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 512
+SIDE, PART = 224, 256
+PHOTOS = "SHARDFEED_BENCH_PHOTOS"
 #: Calls of tf.data: how a file's records are read and parsed.
 SETTINGS = ("batch_then_parse", "interleaved")
 
@@ -53,6 +56,10 @@ def write(case: str, folder: Path) -> str:
             for _ in range(12_000):
                 tokens = rng.integers(0, 50_000, (2, 2048))
                 yield {"inputs": tokens[0], "targets": tokens[1]}
+        elif case in ("photos", "parts"):
+            photos = [path.read_bytes() for path in sorted(Path(os.environ[PHOTOS]).glob("*.jp*g"))]
+            for number in range(1_000):
+                yield {"photo": photos[number % len(photos)], "label": number}
         elif case == "floats":
             for number in range(25_000):
                 yield {"x": rng.random(1024, dtype=np.float32), "label": number}
@@ -67,6 +74,7 @@ def write(case: str, folder: Path) -> str:
 
 def ours(case: str, files: str) -> Iterator[int]:
     import shardfeed as sf
+    from shardfeed import operators as op
 
     sys.path.insert(0, str(ROOT / "examples/chess"))
     import boards
@@ -76,9 +84,16 @@ def ours(case: str, files: str) -> Iterator[int]:
         "small": {"board": one((), "string"), "label": one((), "int64")},
         "tokens": {"inputs": one((2048,), "int64"), "targets": one((2048,), "int64")},
         "floats": {"x": one((1024,), "float32"), "label": one((), "int64")},
+        "photos": {"photo": one((), "string"), "label": one((), "int64")},
+        "parts": {"photo": one((), "string"), "label": one((), "int64")},
     }
-    batch_size = 64 if case in ("raw_large", "tokens") else BATCH
+    batch_size = 64 if case in ("raw_large", "tokens", "photos", "parts") else BATCH
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": False}
+    if case in ("photos", "parts"):
+        part = [op.crop("photo", (PART, PART), offset=(20, 30))] if case == "parts" else []
+        options["operators"] = [
+            op.decode_image("photo"), *part, op.resize("photo", SIDE, antialias=False)
+        ]
     if case == "boards":
         loader = boards.loader(files, **options)
     else:
@@ -100,13 +115,15 @@ def theirs(case: str, files: str, setting: str) -> Iterator[int]:
         "small": {"board": one((), tf.string), "label": one((), tf.int64)},
         "tokens": {"inputs": one((2048,), tf.int64), "targets": one((2048,), tf.int64)},
         "floats": {"x": one((1024,), tf.float32), "label": one((), tf.int64)},
+        "photos": {"photo": one((), tf.string), "label": one((), tf.int64)},
+        "parts": {"photo": one((), tf.string), "label": one((), tf.int64)},
         "boards": {
             "board": one((), tf.string),
             "score": one((), tf.int64),
             "mate": one((), tf.int64, 0),
         },
     }.get(case)
-    batch_size = 64 if case in ("raw_large", "tokens") else BATCH
+    batch_size = 64 if case in ("raw_large", "tokens", "photos", "parts") else BATCH
     names = tf.data.Dataset.list_files(files, shuffle=False)
     if setting == "interleaved":
         data = names.interleave(
@@ -114,7 +131,22 @@ def theirs(case: str, files: str, setting: str) -> Iterator[int]:
         )
     else:
         data = tf.data.TFRecordDataset(names)
-    data = data.repeat().batch(batch_size, drop_remainder=True)
+    if case in ("photos", "parts"):
+
+        def decode(record: Any) -> Any:
+            row = tf.io.parse_single_example(record, features)
+            accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
+            if case == "parts":
+                image = tf.io.decode_and_crop_jpeg(row["photo"], [20, 30, PART, PART], **accurate)
+            else:
+                image = tf.io.decode_jpeg(row["photo"], **accurate)
+            image = tf.image.resize(image, [SIDE, SIDE])
+            return tf.cast(tf.round(image), tf.uint8), row["label"]
+
+        data, features = data.repeat().map(decode, num_parallel_calls=tf.data.AUTOTUNE), None
+        data = data.batch(batch_size, drop_remainder=True)
+    else:
+        data = data.repeat().batch(batch_size, drop_remainder=True)
     if features is not None:
         parse = lambda records: tf.io.parse_example(records, features)  # noqa: E731
         data = data.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
@@ -165,12 +197,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="raw_large,raw_small,small,boards,tokens,floats")
+    parser.add_argument("--photos", help="folder of JPEG files, at least 300 pixels high and wide")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         run(*arguments.run, arguments.seconds)
+    if arguments.photos:
+        os.environ[PHOTOS] = arguments.photos
     with tempfile.TemporaryDirectory() as temporary:
-        for case in arguments.only.split(","):
+        for case in [one for one in arguments.only.split(",") if one] + ["photos", "parts"] * bool(arguments.photos):
             files = write(case, Path(temporary))
             found: dict[str, list[dict[str, float]]] = {}
             for _ in range(arguments.rounds):
