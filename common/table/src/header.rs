@@ -1,0 +1,286 @@
+//! The beginning of a table's file: what is in it, and where.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TableError;
+
+/// Bytes of a page of keys.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Of these, what is no key: count, checksum, first row.
+pub(crate) const PAGE_HEAD_BYTES: usize = 16;
+/// Bytes of a block's checksum.
+pub(crate) const SEAL_BYTES: usize = 4;
+/// Bytes of rows in a block, unless one row has more.
+pub(crate) const BLOCK_ROWS_BYTES: usize = 4092;
+
+/// Bytes of a row at most.
+pub const ROW_BYTES_MAX: usize = 1 << 29;
+
+const MAGIC: &[u8; 8] = b"SHFTABLE";
+const VERSION: u32 = 1;
+/// Before the text: magic, version, length.
+const TEXT_AT: usize = 16;
+/// Bytes of the text at most; columns are few and have names that people wrote.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// What a table's content is: SHA-256 of its header's text, keys and rows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    pub(crate) fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = || format!("{text:.80?} is no digest of a table: 64 hex digits");
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(refuse());
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| refuse())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+/// What keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyKind {
+    /// Numbers.
+    Int64,
+    /// Byte strings of any length.
+    Bytes,
+}
+
+impl KeyKind {
+    /// Bytes of a key in a page.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Int64 => 8,
+            Self::Bytes => 16,
+        }
+    }
+
+    /// Keys in a page at most.
+    pub(crate) fn page_keys_max(self) -> usize {
+        (PAGE_BYTES - PAGE_HEAD_BYTES) / self.bytes()
+    }
+}
+
+impl fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Int64 => "int64",
+            Self::Bytes => "byte strings",
+        })
+    }
+}
+
+/// A column of a table: the same part of every row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// Its name, once in a table.
+    pub name: String,
+    /// The type of its numbers, in a word of those who read it.
+    pub dtype: String,
+    /// The shape of one row.
+    pub shape: Vec<usize>,
+    /// Bytes of one row, at least 1.
+    pub bytes: usize,
+}
+
+/// All that is said of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    pub(crate) key: KeyKind,
+    /// Keys, and so rows.
+    pub(crate) keys: u64,
+    /// What the hash of a key begins with.
+    pub(crate) seed: u64,
+    pub(crate) pages: u64,
+    pub(crate) block_rows: u64,
+    pub(crate) columns: Vec<Column>,
+    /// Not in what it is a digest of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<Digest>,
+}
+
+/// Where the parts of a file are, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) pages_at: u64,
+    pub(crate) blocks_at: u64,
+    pub(crate) block_bytes: usize,
+    pub(crate) row_bytes: usize,
+    pub(crate) file_bytes: u64,
+}
+
+impl Header {
+    /// Why there is no such table.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { columns, .. } = self;
+        if columns.is_empty() {
+            return Err("a table has at least one column".to_owned());
+        }
+        let mut names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("two columns have the name `{}`", twice[0]));
+        }
+        if let Some(empty) = columns.iter().find(|column| column.bytes == 0) {
+            return Err(format!("column `{}` has no bytes", empty.name));
+        }
+        self.row_bytes().map(drop)
+    }
+
+    /// Bytes of a row, if there is such a table.
+    pub(crate) fn row_bytes_checked(&self) -> Result<usize, String> {
+        self.check()?;
+        self.row_bytes()
+    }
+
+    fn row_bytes(&self) -> Result<usize, String> {
+        let sum = |sum: usize, column: &Column| sum.checked_add(column.bytes);
+        match self.columns.iter().try_fold(0, sum) {
+            Some(bytes) if bytes <= ROW_BYTES_MAX => Ok(bytes),
+            _ => Err(format!("a row has more than {ROW_BYTES_MAX} bytes")),
+        }
+    }
+
+    /// Rows of a block of rows of so many bytes.
+    pub(crate) fn block_rows(row_bytes: usize) -> u64 {
+        (BLOCK_ROWS_BYTES / row_bytes).max(1) as u64
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        self.keys.div_ceil(self.block_rows)
+    }
+
+    /// Where everything is.
+    /// - `text_bytes`: of the header as it is in the file.
+    pub(crate) fn places(&self, text_bytes: usize) -> Result<Places, String> {
+        let row_bytes = self.row_bytes_checked()?;
+        if self.pages == 0 || self.block_rows != Self::block_rows(row_bytes) {
+            return Err("its pages or blocks have a size that no table has".to_owned());
+        }
+        // One row or 4 KiB of them: both are far below usize::MAX.
+        let block_bytes = self.block_rows as usize * row_bytes + SEAL_BYTES;
+        let pages_at = (TEXT_AT + text_bytes + SEAL_BYTES).next_multiple_of(PAGE_BYTES) as u64;
+        let places = || {
+            let blocks_at = self.pages.checked_mul(PAGE_BYTES as u64)?.checked_add(pages_at)?;
+            let blocks = self.blocks().checked_mul(block_bytes as u64)?;
+            let file_bytes = blocks_at.checked_add(blocks)?;
+            Some(Places { pages_at, blocks_at, block_bytes, row_bytes, file_bytes })
+        };
+        places().ok_or_else(|| "it would have more bytes than a file can".to_owned())
+    }
+
+    /// What the digest begins with.
+    pub(crate) fn text_before_digest(&self) -> String {
+        json(&Self { digest: None, ..self.clone() })
+    }
+
+    /// The file's first bytes, up to the first page.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
+        let text = json(self);
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(format!("its columns take more than {TEXT_BYTES_MAX} bytes to name"));
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
+        Ok(bytes)
+    }
+
+    /// Reads the beginning of a file.
+    /// - `read`: reads at an offset; `None` beyond the end.
+    /// - Returns it, its digest, and where everything is.
+    pub(crate) fn read(
+        file: &str,
+        read: impl Fn(u64, usize) -> Result<Option<Vec<u8>>, TableError>,
+    ) -> Result<(Self, Digest, Places), TableError> {
+        let not = |what: String| TableError::NotATable { file: file.to_owned(), what };
+        let head = read(0, TEXT_AT)?.filter(|head| head.starts_with(MAGIC));
+        let Some(head) = head else {
+            return Err(not("is no table; write one with shardfeed.write_table".to_owned()));
+        };
+        let number =
+            |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        if number(8) != VERSION {
+            let version = number(8);
+            return Err(not(format!(
+                "is a table of version {version}, and this software reads version {VERSION}; use the same \
+                 version of shardfeed for both"
+            )));
+        }
+        let damaged = |what: String| TableError::Damaged { file: file.to_owned(), offset: 0, what };
+        let text_bytes = number(12) as usize;
+        if text_bytes > TEXT_BYTES_MAX {
+            return Err(damaged(format!("its header says that it has {text_bytes} bytes")));
+        }
+        let bytes = (TEXT_AT + text_bytes + SEAL_BYTES).next_multiple_of(PAGE_BYTES);
+        let Some(bytes) = read(0, bytes)? else {
+            return Err(damaged("its header is cut off".to_owned()));
+        };
+        let (sealed, rest) = bytes.split_at(TEXT_AT + text_bytes);
+        let (seal, padding) = rest.split_at(SEAL_BYTES);
+        if crc32c::crc32c(sealed).to_le_bytes() != *seal || padding.iter().any(|&byte| byte != 0) {
+            return Err(damaged("its header does not fit its checksum".to_owned()));
+        }
+        let header: Self = serde_json::from_slice(&sealed[TEXT_AT..])
+            .map_err(|error| damaged(format!("its header cannot be read: {error}")))?;
+        let places = header.places(text_bytes).map_err(damaged)?;
+        let digest = header.digest.ok_or_else(|| damaged("it has no digest".to_owned()))?;
+        Ok((header, digest, places))
+    }
+}
+
+fn json(header: &Header) -> String {
+    serde_json::to_string(header).expect("a header is plain data")
+}

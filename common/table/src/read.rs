@@ -1,0 +1,252 @@
+//! Reading a table.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::cache::Cache;
+use crate::error::TableError;
+use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES, Places};
+use crate::key::{Key, Stored};
+use crate::seal::{Part, seal};
+
+/// An open table. Many threads may look things up in it at a time.
+///
+/// It is the file that was opened, also after another one took its name. Whoever writes into it or cuts it
+/// off gives those who read it errors, never other rows.
+#[derive(Debug)]
+pub struct Table {
+    file: File,
+    name: String,
+    header: Header,
+    digest: Digest,
+    places: Places,
+    pages: Cache,
+    blocks: Cache,
+}
+
+/// A page of keys, checked.
+struct Page<'a> {
+    first_row: u64,
+    keys: &'a [u8],
+}
+
+impl Table {
+    /// Opens the table at `path` and checks its header and length; all else is checked when it is read.
+    ///
+    /// # Errors  It is not there, no table, or not as long as its header says.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TableError> {
+        let path = path.as_ref();
+        let name = path.to_string_lossy().into_owned();
+        let failed = |source| TableError::Open { file: name.clone(), source };
+        // A pipe would wait for somebody who writes.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(TableError::NotATable { file: name, what: "is no file".to_owned() });
+        }
+        let file = File::open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?.len();
+        let (header, digest, places) = Header::read(&name, |offset, bytes| {
+            if offset + bytes as u64 > found {
+                return Ok(None);
+            }
+            let mut memory = vec![0; bytes];
+            let read = file.read_exact_at(&mut memory, offset);
+            read.map(|()| Some(memory)).map_err(|error| failed_at(&name, offset, error))
+        })?;
+        if places.file_bytes != found {
+            return Err(TableError::Length { file: name, expected: places.file_bytes, found });
+        }
+        let pages = Cache::new(header.pages, PAGE_BYTES);
+        let blocks = Cache::new(header.blocks(), places.block_bytes);
+        Ok(Self { file, name, header, digest, places, pages, blocks })
+    }
+
+    /// Its path, as it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its content is.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// What its keys are.
+    pub fn key(&self) -> KeyKind {
+        self.header.key
+    }
+
+    /// Its columns, as they stand in a row one after the other.
+    pub fn columns(&self) -> &[Column] {
+        &self.header.columns
+    }
+
+    /// How many keys it has.
+    pub fn keys(&self) -> u64 {
+        self.header.keys
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.places.file_bytes
+    }
+
+    /// Calls `found` with the row of `key`, if it has one. A key of another kind has none.
+    ///
+    /// # Errors  A part of the file is damaged, or cannot be read.
+    pub fn find<T>(
+        &self,
+        key: Key<'_>,
+        found: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, TableError> {
+        let fits = match key {
+            Key::Int64(_) => self.header.key == KeyKind::Int64,
+            Key::Bytes(_) => self.header.key == KeyKind::Bytes,
+        };
+        if !fits || self.header.keys == 0 {
+            return Ok(None);
+        }
+        let stored = Stored::of(key);
+        let number = stored.page(self.header.seed, self.header.pages);
+        let read = |memory| self.read_page(number, memory);
+        let row = self.pages.with(number, read, |bytes| self.row_of(&page(bytes), &stored))?;
+        let Some(row) = row else {
+            return Ok(None);
+        };
+        let (block, place) = (row / self.header.block_rows, row % self.header.block_rows);
+        let from = place as usize * self.places.row_bytes;
+        let read = |memory| self.read_block(block, memory);
+        let row = |bytes: &[u8]| found(&bytes[from..from + self.places.row_bytes]);
+        self.blocks.with(block, read, row).map(Some)
+    }
+
+    fn row_of(&self, page: &Page<'_>, stored: &Stored) -> Option<u64> {
+        let (width, stored) = (self.header.key.bytes(), stored.bytes(self.header.key));
+        let (mut low, mut high) = (0, page.keys.len() / width);
+        while low < high {
+            let middle = low.midpoint(high);
+            match page.keys[middle * width..(middle + 1) * width].cmp(stored) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return Some(page.first_row + middle as u64),
+            }
+        }
+        None
+    }
+
+    fn read_part(
+        &self,
+        offset: u64,
+        bytes: usize,
+        mut memory: Vec<u8>,
+    ) -> Result<Vec<u8>, TableError> {
+        memory.resize(bytes, 0);
+        match self.file.read_exact_at(&mut memory, offset) {
+            Ok(()) => Ok(memory),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self
+                    .damaged(offset, "the file ends before it; it was cut off after it was opened"))
+            }
+            Err(error) => Err(failed_at(&self.name, offset, error)),
+        }
+    }
+
+    fn damaged(&self, offset: u64, what: &str) -> TableError {
+        TableError::Damaged { file: self.name.clone(), offset, what: what.to_owned() }
+    }
+
+    /// Page `number`, checked; nothing in it is beyond the table.
+    fn read_page(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
+        let offset = self.places.pages_at + number * PAGE_BYTES as u64;
+        let bytes = self.read_part(offset, PAGE_BYTES, memory)?;
+        let sum = seal(&self.digest, Part::Page, number, [&bytes[..4], &bytes[8..]]);
+        if sum.to_le_bytes() != bytes[4..8] {
+            return Err(self.damaged(offset, "a page of keys does not fit its checksum"));
+        }
+        let count = u64::from(count(&bytes));
+        let end = page_first_row(&bytes).checked_add(count);
+        let fits = count <= self.header.key.page_keys_max() as u64
+            && end.is_some_and(|end| end <= self.header.keys);
+        if !fits {
+            return Err(self.damaged(offset, "a page says more keys than there are"));
+        }
+        // What `page` cuts by.
+        let keys_end = PAGE_HEAD_BYTES + count as usize * self.header.key.bytes();
+        let mut bytes = bytes;
+        bytes.truncate(keys_end);
+        Ok(bytes)
+    }
+
+    /// Block `number`, checked.
+    fn read_block(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
+        let bytes = self.places.block_bytes;
+        let offset = self.places.blocks_at + number * bytes as u64;
+        let bytes = self.read_part(offset, bytes, memory)?;
+        let (rows, sum) = bytes.split_at(bytes.len() - crate::header::SEAL_BYTES);
+        if seal(&self.digest, Part::Block, number, [rows, &[]]).to_le_bytes() != *sum {
+            return Err(self.damaged(offset, "a block of rows does not fit its checksum"));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads all of it, and checks that it is what its digest says.
+    /// - `progress`: is told the bytes that were read so far.
+    ///
+    /// # Errors  The first part that is damaged.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), TableError> {
+        let mut hash = Sha256::new();
+        hash.update(self.header.text_before_digest());
+        let (mut memory, mut next_row) = (vec![], 0);
+        for number in 0..self.header.pages {
+            let bytes = self.read_page(number, memory)?;
+            let offset = self.places.pages_at + number * PAGE_BYTES as u64;
+            let wrong = |what| Err(self.damaged(offset, what));
+            let Page { first_row, keys } = page(&bytes);
+            if first_row != next_row {
+                return wrong("a page begins with another row than the one before it ends with");
+            }
+            let width = self.header.key.bytes();
+            if !keys.chunks(width).is_sorted_by(|one, next| one < next) {
+                return wrong("the keys of a page are not in their order");
+            }
+            next_row += (keys.len() / width) as u64;
+            hash.update(keys);
+            memory = bytes;
+            progress(offset + PAGE_BYTES as u64);
+        }
+        if next_row != self.header.keys {
+            return Err(
+                self.damaged(self.places.pages_at, "its pages have fewer keys than it says")
+            );
+        }
+        for number in 0..self.header.blocks() {
+            let bytes = self.read_block(number, memory)?;
+            hash.update(&bytes[..bytes.len() - crate::header::SEAL_BYTES]);
+            memory = bytes;
+            progress(self.places.blocks_at + (number + 1) * self.places.block_bytes as u64);
+        }
+        if Digest::new(hash.finalize().into()) == self.digest {
+            return Ok(());
+        }
+        Err(self.damaged(0, "all of it together is not what its digest says"))
+    }
+}
+
+fn count(page: &[u8]) -> u32 {
+    u32::from_le_bytes(*page.first_chunk().expect("a page has a head"))
+}
+
+fn page_first_row(page: &[u8]) -> u64 {
+    u64::from_le_bytes(*page[8..].first_chunk().expect("a page has a head"))
+}
+
+fn page(bytes: &[u8]) -> Page<'_> {
+    Page { first_row: page_first_row(bytes), keys: &bytes[PAGE_HEAD_BYTES..] }
+}
+
+fn failed_at(name: &str, offset: u64, source: io::Error) -> TableError {
+    TableError::Io { file: name.to_owned(), offset, source }
+}
