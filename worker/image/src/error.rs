@@ -1,5 +1,6 @@
 //! What is wrong with an image.
 
+use crate::encoded::JpegDecoder;
 use crate::region::Size;
 
 /// Why bytes are no image that can be used.
@@ -47,9 +48,9 @@ pub enum ImageError {
     #[error("a JPEG has 8 bits a sample; decode it to uint8")]
     Depth,
     /// This program was built without the decoder.
-    #[error("this build has no JPEG decoder `{decoder}`")]
-    NoDecoder {
-        /// Which one.
-        decoder: &'static str,
-    },
+    #[error(
+        "this build has no JPEG decoder `{name}`, only {}; build shardfeed with the cargo feature `{name}`, \
+         as its README says", JpegDecoder::names_built(), name = .0.name()
+    )]
+    NoDecoder(JpegDecoder),
 }

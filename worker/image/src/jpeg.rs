@@ -6,7 +6,7 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder as Decoder;
 use zune_jpeg::errors::DecodeErrors;
 
-use crate::encoded::{Decoding, Depth, JpegDecoder, check_size};
+use crate::encoded::{Decoding, Depth, check_size};
 use crate::error::ImageError;
 use crate::region::Size;
 
@@ -26,7 +26,7 @@ pub(crate) struct Jpeg<'a> {
 
 impl<'a> Jpeg<'a> {
     pub(crate) fn open(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
-        let Decoding { channels, depth, jpeg: JpegDecoder::Zune } = decoding;
+        let Decoding { channels, depth, .. } = decoding;
         if depth != Depth::Eight {
             return Err(ImageError::Depth);
         }

@@ -4,7 +4,8 @@
 //! jobs, and allocates nothing for pixels before their number was checked.
 //!
 //! Start at [`Encoded`], which is an image file whose header was read, and [`Resizer`].
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "turbojpeg"), forbid(unsafe_code))]
+#![cfg_attr(feature = "turbojpeg", deny(unsafe_code))]
 
 mod error;
 mod region;
@@ -12,6 +13,8 @@ mod region;
 mod encoded;
 mod jpeg;
 mod png;
+#[cfg(feature = "turbojpeg")]
+mod turbo;
 
 mod resize;
 

@@ -35,6 +35,13 @@ impl Region {
         Self { top: 0, left: 0, size }
     }
 
+    /// Whether an image of `size` has all of it.
+    pub fn lies_in(self, size: Size) -> bool {
+        let fits = |from: usize, len: usize, all: usize| from <= all && len <= all - from;
+        fits(self.top, self.size.height, size.height)
+            && fits(self.left, self.size.width, size.width)
+    }
+
     /// The part `inner` of this part.
     pub fn within(self, inner: Self) -> Self {
         Self { top: self.top + inner.top, left: self.left + inner.left, size: inner.size }
