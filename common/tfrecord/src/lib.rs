@@ -54,4 +54,4 @@ pub use index::{
 };
 pub use mmap::{MappedFile, MappedRecords};
 pub use reader::{Record, RecordReader, open_records, open_source};
-pub use writer::{FileRecordWriter, RecordWriter, create};
+pub use writer::{FileRecordWriter, NewFile, RecordWriter, create};

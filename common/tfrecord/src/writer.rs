@@ -116,13 +116,11 @@ impl<W: Write> Sink<W> {
 
 /// Writes records into a file that appears under its name only when it is whole.
 ///
-/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, which goes when this
-/// is dropped; a crash can leave it behind, under a name that starts with a dot and ends in `.tmp`.
+/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, as [`NewFile`] says.
 #[derive(Debug)]
 pub struct FileRecordWriter {
     writer: RecordWriter<File>,
-    temporary: Temporary,
-    path: PathBuf,
+    file: NewFile,
 }
 
 /// Starts a file of records at `path`; one that is there is replaced when the new one is finished.
@@ -130,9 +128,9 @@ pub struct FileRecordWriter {
 /// # Errors
 /// If no file can be made beside `path`.
 pub fn create(path: impl AsRef<Path>, compression: Compression) -> io::Result<FileRecordWriter> {
-    let path = path.as_ref().to_path_buf();
-    let (file, temporary) = Temporary::beside(&path)?;
-    Ok(FileRecordWriter { writer: RecordWriter::new(file, compression), temporary, path })
+    let file = NewFile::beside(path.as_ref())?;
+    let writer = RecordWriter::new(file.file.try_clone()?, compression);
+    Ok(FileRecordWriter { writer, file })
 }
 
 impl FileRecordWriter {
@@ -149,12 +147,9 @@ impl FileRecordWriter {
     /// # Errors
     /// Those of the file system; the final name is then as it was before.
     pub fn finish(self) -> io::Result<()> {
-        let Self { writer, mut temporary, path } = self;
-        writer.finish()?.sync_all()?;
-        fs::rename(&temporary.path, &path)?;
-        temporary.renamed = true;
-        // The name is durable when the directory is.
-        File::open(directory(&path))?.sync_all()
+        let Self { writer, file } = self;
+        drop(writer.finish()?);
+        file.finish()
     }
 
     /// Records written so far.
@@ -170,15 +165,24 @@ impl FileRecordWriter {
     }
 }
 
-/// A file that is removed unless it was renamed.
+/// A file that appears under its name only when it is whole.
+///
+/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, which goes when this
+/// is dropped; a crash can leave it behind, under a name that starts with a dot and ends in `.tmp`.
 #[derive(Debug)]
-struct Temporary {
+pub struct NewFile {
+    file: File,
+    temporary: PathBuf,
     path: PathBuf,
     renamed: bool,
 }
 
-impl Temporary {
-    fn beside(path: &Path) -> io::Result<(File, Self)> {
+impl NewFile {
+    /// Starts a file that will be at `path`.
+    ///
+    /// # Errors
+    /// If no file can be made beside `path`.
+    pub fn beside(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no file name")
         })?;
@@ -187,10 +191,10 @@ impl Temporary {
             let mut temporary = OsString::from(".");
             temporary.push(name);
             temporary.push(format!(".{}-{attempt}.tmp", process::id()));
-            let path = directory(path).join(temporary);
-            match File::create_new(&path) {
+            let temporary = directory(path).join(temporary);
+            match File::create_new(&temporary) {
                 Ok(file) => {
-                    return Ok((file, Self { path, renamed: false }));
+                    return Ok(Self { file, temporary, path: path.to_path_buf(), renamed: false });
                 }
                 Err(error)
                     if error.kind() == io::ErrorKind::AlreadyExists
@@ -202,13 +206,30 @@ impl Temporary {
             }
         }
     }
+
+    /// What is to be written into.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    /// Those of the file system; the final name is then as it was before.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        self.renamed = true;
+        // The name is durable when the directory is.
+        File::open(directory(&self.path))?.sync_all()
+    }
 }
 
-impl Drop for Temporary {
+impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.renamed {
             // Nobody is left to tell; the name says what it is.
-            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_file(&self.temporary);
         }
     }
 }

@@ -12,6 +12,9 @@ const STRETCHES: usize = 40;
 /// each of a batch, or of so long if there are more batches than that.
 const STRETCH_US: u64 = 250_000;
 
+/// A trainer that waits for one batch for so long says more by that than by its last batches.
+const LONG_WAIT_US: u64 = 2_000_000;
+
 /// What was spent since reading began. Every sum only grows, so the difference of two says what was
 /// spent between them. Times are in microseconds; those of reading and computing threads are summed
 /// over all threads.
@@ -31,7 +34,8 @@ pub struct Spent {
     /// among them. 0 also where the system does not say.
     pub device_bytes: u64,
 
-    /// The planning thread, until the first batch of an epoch was gathered: two windows are filled.
+    /// The planning thread, until the first batch of an epoch was gathered: two windows are filled. 0
+    /// without a window.
     pub fill_us: u64,
     /// Then: it waited for shards to be read.
     pub read_wait_us: u64,
@@ -41,6 +45,8 @@ pub struct Spent {
     pub grant_us: u64,
     /// It waited for room for a batch: enough were ahead.
     pub room_us: u64,
+    /// Batches that were made were kept until the coordinator confirmed their lease again.
+    pub confirm_us: u64,
 
     /// Reading threads waited for storage.
     pub storage_us: u64,
@@ -60,6 +66,15 @@ pub struct Spent {
     pub copied: u64,
     /// See `copied`.
     pub copy_us: u64,
+
+    /// Requests for ranges that were made to an object store or a web server.
+    pub store_requests: u64,
+    /// Of these, those that were made again after one failed.
+    pub store_retries: u64,
+    /// Bytes that came from there.
+    pub store_bytes: u64,
+    /// Bytes that this host had kept of it.
+    pub cached_bytes: u64,
 }
 
 impl Spent {
@@ -72,7 +87,7 @@ impl Spent {
         left
     }
 
-    fn sums(&mut self) -> [&mut u64; 19] {
+    fn sums(&mut self) -> [&mut u64; 24] {
         let Self {
             wall_us,
             batches,
@@ -85,6 +100,7 @@ impl Spent {
             gather_us,
             grant_us,
             room_us,
+            confirm_us,
             storage_us,
             inflate_us,
             parse_us,
@@ -93,6 +109,10 @@ impl Spent {
             work_us,
             copied,
             copy_us,
+            store_requests,
+            store_retries,
+            store_bytes,
+            cached_bytes,
         } = self;
         [
             wall_us,
@@ -106,6 +126,7 @@ impl Spent {
             gather_us,
             grant_us,
             room_us,
+            confirm_us,
             storage_us,
             inflate_us,
             parse_us,
@@ -114,6 +135,10 @@ impl Spent {
             work_us,
             copied,
             copy_us,
+            store_requests,
+            store_retries,
+            store_bytes,
+            cached_bytes,
         ]
     }
 }
@@ -137,6 +162,10 @@ pub struct Setup {
     pub by_place: bool,
     /// Whether any shard is compressed.
     pub compressed: bool,
+    /// Shards are in an object store or on a web server.
+    pub remote: bool,
+    /// And this host keeps what comes from there.
+    pub cached: bool,
     /// Why there are as many batches ahead and threads.
     pub reasons: Reasons,
 }
@@ -150,12 +179,26 @@ pub struct Account {
     pub epoch: u64,
     /// Whether it is the first that was read since reading began: shards may be read for the first time.
     pub is_first: bool,
-    /// Spent over the last seconds, or the last batches if they take longer.
+    /// Time since the trainer took its last batch, or since reading began.
+    pub idle_us: u64,
+    /// Of that, how long it has waited for the next one; 0: it has not asked. `None`: it does not tell.
+    pub waiting_us: Option<u64>,
+    /// Time since all of this was so. Whoever passes it on adds the time that it lay there.
+    pub age_us: u64,
+    /// Spent over the last seconds, or the last batches if they take longer. Of a trainer that waits
+    /// for long: since its last batch, so of no batch at all.
     pub recent: Spent,
     /// Spent on this epoch so far.
     pub in_epoch: Spent,
     /// Spent since reading began.
     pub since_start: Spent,
+}
+
+impl Account {
+    /// The same account, after it lay somewhere for so long.
+    pub fn aged(self, us: u64) -> Self {
+        Self { age_us: self.age_us.saturating_add(us), ..self }
+    }
 }
 
 /// Sums over the recent past and over the epoch, from sums that only grow.
@@ -187,17 +230,31 @@ impl Book {
         self.now = spent;
     }
 
-    /// What was spent, as of the batch that was taken last; before the first one, as of `spent`.
-    pub fn account(&self, setup: Setup, spent: Spent) -> Account {
-        let now = if self.epoch.is_some() { self.now } else { spent };
-        let began = self.stretches.front().copied().unwrap_or_default();
+    /// What was spent, as of the batch that was taken last; before the first one, and while the trainer
+    /// waits for long, as of `spent`.
+    /// - `waiting_us`: how long the trainer has waited for its next batch, if it tells.
+    pub fn account(&self, setup: Setup, spent: Spent, waiting_us: Option<u64>) -> Account {
+        let idle_us = spent.wall_us.saturating_sub(self.now.wall_us);
+        let waited_us = waiting_us.unwrap_or(0).min(idle_us);
+        let is_live = self.epoch.is_none() || waited_us >= LONG_WAIT_US;
+        let now = match is_live {
+            true => Spent { wait_us: spent.wait_us.saturating_add(waited_us), ..spent },
+            false => self.now,
+        };
+        let began = match is_live {
+            true => self.now,
+            false => self.stretches.front().copied().unwrap_or_default(),
+        };
         Account {
             setup,
             epoch: self.epoch.unwrap_or(0),
             is_first: self.epochs <= 1,
+            idle_us,
+            waiting_us: waiting_us.map(|_| waited_us),
+            age_us: 0,
             recent: now.since(&began),
             in_epoch: now.since(&self.epoch_began),
-            since_start: now,
+            since_start: spent,
         }
     }
 }
@@ -210,19 +267,23 @@ mod tests {
         Spent { wall_us, batches, wait_us: wall_us / 2, ..Spent::default() }
     }
 
+    fn told(book: &Book, spent: Spent) -> Account {
+        book.account(Setup::default(), spent, Some(0))
+    }
+
     #[test]
     fn recent_forgets_and_the_epoch_does_not() {
         let mut book = Book::default();
         for batch in 1..=10_000 {
             book.took(0, at(batch * 10_000, batch));
         }
-        let account = book.account(Setup::default(), Spent::default());
+        let account = told(&book, at(100_000_000, 10_000));
         assert_eq!(account.in_epoch, at(100_000_000, 10_000));
         // Ten seconds of batches that take 10 ms each.
         assert!((950..=1_050).contains(&account.recent.batches), "{:?}", account.recent);
         assert!(account.is_first);
         book.took(1, at(100_010_000, 10_001));
-        let account = book.account(Setup::default(), Spent::default());
+        let account = told(&book, at(100_010_000, 10_001));
         assert_eq!((account.epoch, account.is_first), (1, false));
         assert_eq!(account.in_epoch.batches, 1);
     }
@@ -233,13 +294,33 @@ mod tests {
         for batch in 1..=100 {
             book.took(0, at(batch * 3_000_000, batch));
         }
-        let account = book.account(Setup::default(), Spent::default());
+        let account = told(&book, at(300_000_000, 100));
         assert_eq!(account.recent.batches, STRETCHES as u64);
     }
 
     #[test]
     fn before_the_first_batch_it_says_what_was_spent_so_far() {
         let spent = Spent { wall_us: 5, fill_us: 4, ..Spent::default() };
-        assert_eq!(Book::default().account(Setup::default(), spent).recent, spent);
+        let account = Book::default().account(Setup::default(), spent, None);
+        assert_eq!((account.recent, account.idle_us, account.waiting_us), (spent, 5, None));
+    }
+
+    #[test]
+    fn a_long_wait_is_told_instead_of_the_batches_before_it() {
+        let mut book = Book::default();
+        book.took(0, at(10_000_000, 100));
+        let spent = Spent { wall_us: 105_000_000, read_wait_us: 94_000_000, ..at(10_000_000, 100) };
+        let account = book.account(Setup::default(), spent, Some(94_000_000));
+        assert_eq!((account.idle_us, account.waiting_us), (95_000_000, Some(94_000_000)));
+        let Spent { batches, wall_us, wait_us, read_wait_us, .. } = account.recent;
+        assert_eq!(
+            (batches, wall_us, wait_us, read_wait_us),
+            (0, 95_000_000, 94_000_000, 94_000_000)
+        );
+        assert_eq!(account.in_epoch.batches, 100);
+        // One that has not asked yet is told by its batches, however long ago they were.
+        let account = told(&book, spent);
+        assert_eq!((account.idle_us, account.recent.batches), (95_000_000, 100));
+        assert_eq!(account.aged(5).aged(6).age_us, 11);
     }
 }

@@ -20,6 +20,9 @@ use crate::rows::{Cells, Part, Total};
 /// than to do.
 const PART_BYTES: usize = 128 << 10;
 
+/// What operators hold of a part is no more than this, unless a single row needs more.
+const PART_MADE_BYTES_MAX: usize = 4 << 20;
+
 /// A finished batch.
 #[derive(Debug)]
 pub struct Batch {
@@ -101,7 +104,7 @@ impl RowFault {
     pub fn is_of_record(&self) -> bool {
         match self {
             Self::Data(_) | Self::Parse { .. } => true,
-            Self::Operator { fault, .. } => !matches!(fault, OperatorFault::Memory { .. }),
+            Self::Operator { fault, .. } => fault.is_of_record(),
             Self::Memory { .. } => false,
         }
     }
@@ -168,8 +171,23 @@ impl Assembler {
     /// # Errors  A row that is damaged or not what the features say, the first one of those; or one that an
     /// operator cannot work on.
     pub fn assemble(&self, rows: &[Row], key: &DrawKey) -> Result<Batch, RowError> {
+        let made = self.assemble_within(rows, key, |_| true)?;
+        Ok(made.expect("there was room"))
+    }
+
+    /// As [`Assembler::assemble`], if there is room: nothing is written before that is known.
+    /// - `has_room`: whether a slot for so many bytes may be taken.
+    /// - Returns `None` if there is no room.
+    ///
+    /// # Errors  As [`Assembler::assemble`].
+    pub fn assemble_within(
+        &self,
+        rows: &[Row],
+        key: &DrawKey,
+        has_room: impl FnOnce(usize) -> bool,
+    ) -> Result<Option<Batch>, RowError> {
         let parts: Vec<Cells<'_>> = rows
-            .par_chunks(rows_per_part(rows))
+            .par_chunks(self.rows_per_part(rows))
             .map(|part| self.timed(Stage::Parse, || Cells::locate(&self.schema, part)))
             .collect::<Vec<_>>()
             .into_iter()
@@ -178,6 +196,9 @@ impl Assembler {
         let totals: Vec<Total> =
             plans.map(|(index, plan)| Total::of_all(plan, index, &parts)).collect();
         let (layout, batch) = self.lay_out(rows.len(), &totals);
+        if !has_room(layout.bytes()) {
+            return Ok(None);
+        }
         let memory = |source| {
             RowError::at(&rows[0].record, RowFault::Memory { bytes: layout.bytes(), source })
         };
@@ -191,7 +212,64 @@ impl Assembler {
             .collect();
         written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;
-        Ok(Batch { rows: rows.len(), columns, valid, shards, ordinals, slot: slot.share() })
+        let (rows, slot) = (rows.len(), slot.share());
+        Ok(Some(Batch { rows, columns, valid, shards, ordinals, slot }))
+    }
+
+    /// Whether records are delivered as they are, so that they can be [read straight](Self::assemble_straight)
+    /// into their batch.
+    pub fn is_straight(&self) -> bool {
+        self.schema.is_raw()
+    }
+
+    /// A batch of records as they are, each read to where it belongs, one after the other.
+    /// - `rows`: each record's sample and bytes, and whether it is no padding. `has_room`: as for
+    ///   [`Assembler::assemble_within`].
+    /// - `read`: fills the bytes that are there for a record and, behind them, its stored checksum.
+    /// - Returns `None` if there is no room, `read` says `false`, the system has no memory, or the data is
+    ///   not what its checksum says: whoever assembles the rows finds out what is wrong.
+    pub fn assemble_straight(
+        &self,
+        rows: &[(Sample, usize, bool)],
+        has_room: impl FnOnce(usize) -> bool,
+        mut read: impl FnMut(usize, &mut [u8]) -> bool,
+    ) -> Option<Batch> {
+        let bytes = rows.iter().map(|(_, len, _)| len).sum();
+        let total = Total { items: rows.len(), bytes, ..Total::default() };
+        let (layout, Places { columns, valid, shards, ordinals }) =
+            self.lay_out(rows.len(), std::slice::from_ref(&total));
+        if !has_room(layout.bytes()) {
+            return None;
+        }
+        let mut slot = self.slots.take(layout.bytes()).ok()?;
+        let memory = slot.bytes_mut();
+        let (first, mut at) = (columns[0].values.start, columns[0].values.start);
+        let mut ends = Vec::with_capacity(rows.len() + 1);
+        ends.push(0_i64);
+        for (index, (_, len, _)) in rows.iter().enumerate() {
+            // The checksum lies where the next record comes or, behind the last one, the offsets, which
+            // are longer.
+            let stored = &mut memory[at..at + len + frame::FOOTER_BYTES];
+            if !read(index, stored) {
+                return None;
+            }
+            let (data, footer) = stored.split_at(*len);
+            let crc = u32::from_le_bytes(footer.try_into().expect("four bytes"));
+            frame::check_data(data, crc).ok()?;
+            at += len;
+            ends.push((at - first) as i64);
+        }
+        let mut buffers = layout.split(memory).into_iter().skip(1);
+        let mut next = || buffers.next().expect("the layout has this buffer");
+        next().copy_from_slice(bytemuck::cast_slice(&ends));
+        let flags = next().iter_mut().zip(rows);
+        flags.for_each(|(flag, (_, _, valid))| *flag = u8::from(*valid));
+        let numbers: &mut [i64] = bytemuck::cast_slice_mut(next());
+        numbers.iter_mut().zip(rows).for_each(|(to, (sample, ..))| *to = i64::from(sample.shard));
+        let numbers: &mut [i64] = bytemuck::cast_slice_mut(next());
+        numbers.iter_mut().zip(rows).for_each(|(to, (sample, ..))| *to = sample.ordinal as i64);
+        let (rows, slot) = (rows.len(), slot.share());
+        Some(Batch { rows, columns, valid, shards, ordinals, slot })
     }
 
     /// Whether `row` can stand in a batch; says nothing of the rows beside it.
@@ -201,6 +279,16 @@ impl Assembler {
     pub fn check(&self, row: &Row, key: &DrawKey) -> Result<(), RowError> {
         let cells = Cells::locate(&self.schema, std::slice::from_ref(row))?;
         cells.carry_out(&self.schema, key, |_| None)
+    }
+
+    fn rows_per_part(&self, rows: &[Row]) -> usize {
+        let threads = rayon::current_num_threads();
+        let bytes: usize = rows.iter().map(|row| row.record.len).sum();
+        let parts = (bytes / PART_BYTES).clamp(1, 4 * threads);
+        let program = self.schema.program();
+        let made_bytes = program.memory().bytes_max() / threads;
+        let fit = made_bytes.min(PART_MADE_BYTES_MAX) / program.row_bytes().max(1);
+        rows.len().div_ceil(parts).clamp(1, fit.max(1))
     }
 
     /// Places of all buffers; [`Part::split_all`] takes them in the same order.
@@ -229,10 +317,4 @@ struct Places {
     valid: BufferRange,
     shards: BufferRange,
     ordinals: BufferRange,
-}
-
-fn rows_per_part(rows: &[Row]) -> usize {
-    let bytes: usize = rows.iter().map(|row| row.record.len).sum();
-    let parts = (bytes / PART_BYTES).clamp(1, 4 * rayon::current_num_threads());
-    rows.len().div_ceil(parts).max(1)
 }

@@ -1,6 +1,7 @@
 //! Bytes that were read from a shard, shared by the records in them and used again afterwards.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers of read bytes, at most `keep` of them and `keep_bytes` waiting for reuse: a fresh megabyte
@@ -8,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub struct ChunkPool {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Bytes of the buffers that are shared.
+    shared_bytes: Arc<AtomicUsize>,
     keep: usize,
     keep_bytes: usize,
 }
@@ -15,7 +18,7 @@ pub struct ChunkPool {
 impl ChunkPool {
     /// An empty pool.
     pub fn new(keep: usize, keep_bytes: usize) -> Self {
-        Self { free: Arc::default(), keep, keep_bytes }
+        Self { free: Arc::default(), shared_bytes: Arc::default(), keep, keep_bytes }
     }
 
     /// A buffer with whatever length and content it had before.
@@ -25,7 +28,13 @@ impl ChunkPool {
 
     /// Shares `bytes` until the last record in them is dropped.
     pub fn share(&self, bytes: Vec<u8>) -> Arc<ChunkBuffer> {
+        self.shared_bytes.fetch_add(bytes.capacity(), Ordering::Relaxed);
         Arc::new(ChunkBuffer { bytes, pool: self.clone() })
+    }
+
+    /// Bytes of the buffers in which some record is still wanted.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -46,6 +55,7 @@ impl Deref for ChunkBuffer {
 
 impl Drop for ChunkBuffer {
     fn drop(&mut self) {
+        self.pool.shared_bytes.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
         let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
         let kept: usize = free.iter().map(Vec::capacity).sum();
         let fits = kept.saturating_add(self.bytes.capacity()) <= self.pool.keep_bytes;
@@ -67,7 +77,9 @@ mod tests {
         let kept = [pool.take(), pool.take(), pool.take()].map(|buffer| buffer.capacity());
         assert_eq!(kept, [40, 0, 0]);
         let held = [40, 40, 40].map(|bytes| pool.share(vec![0; bytes]));
+        assert_eq!(pool.shared_bytes(), 120);
         drop(held);
+        assert_eq!(pool.shared_bytes(), 0);
         let kept = [pool.take(), pool.take(), pool.take()].map(|buffer| buffer.capacity());
         assert_eq!(kept, [40, 40, 0]);
     }

@@ -10,7 +10,7 @@ use shardfeed_tfrecord::example::{
 };
 
 use crate::dtype::Dtype;
-use crate::operator::{OPERATORS_VERSION, Operator, OperatorError};
+use crate::operator::{OPERATORS_VERSION, Operator, OperatorError, TableFault};
 use crate::program::{Made, Program};
 
 /// Version of what parsing makes of a record; part of a job's identity.
@@ -226,7 +226,8 @@ impl Schema {
         let parsed = parsed_plans(&parser);
         let (program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
         for operator in &spec.operators {
-            operators.push_str(&format!("; {}/{OPERATORS_VERSION}", json(operator)));
+            let operator = operator.for_identity();
+            operators.push_str(&format!("; {}/{OPERATORS_VERSION}", json(&operator)));
         }
         let chosen = match &spec.outputs {
             None => all,
@@ -240,6 +241,14 @@ impl Schema {
         let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
         let decoder = Program::decoder(&spec.operators).unwrap_or_else(|| DECODER_NONE.to_owned());
         Ok(Self { spec, parser, program, columns, plans, operators, decoder })
+    }
+
+    /// Opens the tables that operators look things up in, so that what is wrong with them is known before
+    /// anything is read. A table that was not opened is opened by the first row that needs it.
+    ///
+    /// # Errors  A table is not there, or is not the one that was declared.
+    pub fn open_tables(&self) -> Result<(), TableFault> {
+        self.program.open_tables()
     }
 
     /// Columns by name and kind, in the order of a batch's.
@@ -286,6 +295,26 @@ impl Schema {
         };
         let columns: usize = self.columns.iter().map(|(_, kind)| bytes(kind)).sum();
         columns + self.program.row_bytes()
+    }
+
+    /// Whether batches are records as they are and nothing else.
+    pub(crate) fn is_raw(&self) -> bool {
+        matches!(self.parser, Parser::Raw)
+            && self.program.is_empty()
+            && self.plans.len() == 1
+            && self.plans[0].origin == Origin::Record
+    }
+
+    /// Of `budget_bytes` the part that operators may use for what is in between.
+    pub fn made_bytes(&self, budget_bytes: u64) -> u64 {
+        /// One part in so many.
+        const MADE_PART: u64 = 8;
+        if self.program.is_empty() { 0 } else { budget_bytes / MADE_PART }
+    }
+
+    /// From here on operators use no more than that, unless a single row or image needs more.
+    pub fn bound_made(&self, bytes: u64) {
+        self.program.memory().bound(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 }
 

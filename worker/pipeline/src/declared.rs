@@ -1,12 +1,31 @@
 //! What was declared of records, from what a job's identity says of it.
 
 use serde::de::DeserializeOwned;
+use shardfeed_table::Table;
 use shardfeed_tfrecord::example::FeatureSpec;
 
 use crate::column::{ParseSpec, RecordSpec, Schema};
-use crate::operator::Operator;
+use crate::operator::{Operation, Operator, TableFault};
 
 impl RecordSpec {
+    /// Takes the file at `path` for the tables of this content, whose places no identity says.
+    /// - Returns whether an operator looks things up in it.
+    ///
+    /// # Errors  It is no table.
+    pub fn use_table(&mut self, path: &str) -> Result<bool, TableFault> {
+        let found = Table::open(path)?.digest();
+        let mut is_used = false;
+        for operator in &mut self.operators {
+            if let Operation::Lookup { table, .. } = &mut operator.operation
+                && table.digest == found
+            {
+                table.path = Some(path.to_owned());
+                is_used = true;
+            }
+        }
+        Ok(is_used)
+    }
+
     /// What a job's identity declares; `None` if it is of another version of this software.
     pub fn of_identity(operators: &str) -> Option<Self> {
         let mut line = Line(operators);
@@ -65,7 +84,30 @@ mod tests {
 
     use super::*;
     use crate::dtype::Dtype;
-    use crate::operator::Operation;
+    use crate::operator::TableRef;
+
+    #[test]
+    fn where_a_table_lies_is_no_part_of_a_job() {
+        let digest = "5".repeat(64).parse().unwrap();
+        let lookup = |path| Operator {
+            output: "score".into(),
+            operation: Operation::Lookup {
+                input: "record".into(),
+                table: TableRef { digest, path },
+                column: "score".into(),
+                dtype: Dtype::Float32,
+                shape: vec![],
+                missing: Some(-1.0),
+            },
+        };
+        let of = |path| RecordSpec { parse: None, operators: vec![lookup(path)], outputs: None };
+        let schema = Schema::new(of(Some("/data/scores.sft".into()))).unwrap();
+        assert!(!schema.operators().contains("/data"), "{}", schema.operators());
+        assert!(schema.spec_json().unwrap().contains("/data/scores.sft"));
+        assert_eq!(RecordSpec::of_identity(schema.operators()), Some(of(None)));
+        let unnamed = Schema::new(of(None)).unwrap().open_tables().unwrap_err();
+        assert!(unnamed.what.contains("--table"), "{unnamed}");
+    }
 
     #[test]
     fn what_a_job_says_declares_the_same() {

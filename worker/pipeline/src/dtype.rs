@@ -49,6 +49,16 @@ impl Dtype {
         }
     }
 
+    /// Whether its values are whole numbers.
+    pub(crate) fn is_integer(self) -> bool {
+        match self {
+            Self::Uint8 | Self::Int8 | Self::Uint16 | Self::Int16 => true,
+            Self::Uint32 | Self::Int32 | Self::Int64 => true,
+            Self::Bool | Self::Bytes => false,
+            Self::Float16 | Self::Bfloat16 | Self::Float32 | Self::Float64 => false,
+        }
+    }
+
     /// As numpy calls it.
     pub fn name(self) -> &'static str {
         match self {

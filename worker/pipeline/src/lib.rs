@@ -1,6 +1,7 @@
 //! From records to batches: shuffle windows, checks, parsing, and batches written in place.
 //!
-//! Works over bytes that others have read. This crate must never know files, sockets, clocks or
+//! Works over bytes that others have read; the one file that it reads itself is a table that an operator looks
+//! things up in, because only the rows say where. This crate must never know shards, sockets, clocks or
 //! coordinators, and never decides an order: it follows `shardfeed-plan`.
 //!
 //! Start at [`Assembler`], which makes a batch of records, and [`LaneFeed`], which hands a lane's
@@ -25,6 +26,7 @@ mod extent;
 mod rows;
 
 mod memory;
+mod room;
 
 mod account;
 mod limit;
@@ -41,6 +43,9 @@ pub use limit::{Finding, Limit, finding};
 pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
+    TableCause, TableFault, TableRef,
 };
 pub use record::{RawRecord, Row};
+pub use room::{BatchTooLarge, Room};
+pub use shardfeed_image::JpegDecoder;
 pub use tune::{Choice, Range, Reason, Reasons, Tuner};

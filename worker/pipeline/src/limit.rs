@@ -1,4 +1,4 @@
-//! What limits a run, from where its time went. Source: docs/ARCHITECTURE.md, Where time goes.
+//! What limits a run, from where its time went. Source: docs/RUNNING.md, Where time goes.
 
 use serde::Serialize;
 
@@ -13,9 +13,21 @@ const COPY_PERCENT: u64 = 30;
 /// Threads that are busy for so much of the time, in percent, have no time left.
 const BUSY_PERCENT: u64 = 80;
 
-/// Bytes from devices beyond this part of what was read, in percent: the system did not have it in
-/// memory.
+/// Bytes from devices and stores beyond this part of what was read, in percent: this host had it
+/// neither in its memory nor in its cache.
 const COLD_PERCENT: u64 = 20;
+
+/// Nothing was read for so long: it is not that there is much to read.
+const NOTHING_READ_US: u64 = 2_000_000;
+
+/// A trainer that does not ask for so long, and for so many times its usual time for a batch, is
+/// where the time goes.
+const IDLE_US: u64 = 10_000_000;
+/// See `IDLE_US`.
+const IDLE_TIMES: u64 = 3;
+
+/// Figures that are older than this are told with their age.
+const OLD_US: u64 = 5_000_000;
 
 /// What limits a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,8 +84,10 @@ pub struct Finding {
     pub limit: Limit,
     /// Of the trainer's time, how much it waited, in percent.
     pub wait_percent: u64,
-    /// Whether shards are read for the first time, from storage devices.
+    /// Whether shards are read for the first time, from storage devices or a store.
     pub is_cold: bool,
+    /// Time since it was so.
+    pub age_us: u64,
     /// The figures behind it, in words.
     pub because: String,
     /// What to change, in words.
@@ -89,11 +103,15 @@ impl Finding {
         } else {
             "limits"
         };
-        match limit {
+        let sentence = match limit {
             Limit::Unknown => {
                 format!("nothing is known to limit this rank yet: {because}; {change}")
             }
             limit => format!("{} {verb} this rank: {because}; {change}", limit.name()),
+        };
+        match self.age_us {
+            0..OLD_US => sentence,
+            age_us => format!("{sentence} (that was {} ago)", time(age_us)),
         }
     }
 }
@@ -103,24 +121,46 @@ impl Finding {
 /// short.
 pub fn finding(account: &Account) -> Finding {
     let spent = recent(account);
-    let wait_percent = percent(spent.wait_us, spent.wait_us + spent.work_us);
-    let is_cold =
-        account.is_first && percent(spent.device_bytes, spent.stored_bytes) > COLD_PERCENT;
+    let waited_us = match spent.batches {
+        0 => spent.wait_us.max(account.waiting_us.unwrap_or(0)),
+        _ => spent.wait_us,
+    };
+    let wait_percent = percent(waited_us, waited_us.saturating_add(spent.work_us));
+    let fetched_bytes = spent.device_bytes.saturating_add(spent.store_bytes);
+    let is_cold = account.is_first && percent(fetched_bytes, spent.stored_bytes) > COLD_PERCENT;
     let limit = limit(account, spent, wait_percent);
     let because = because(account, spent, limit, wait_percent);
     let mut change = change(account, spent, limit);
     let reads = matches!(limit, Limit::Storage | Limit::WindowFill | Limit::MemoryBudget);
     if is_cold && reads {
-        change += "; this is the first epoch and the files come from the storage itself: later ones are \
-                   faster if they stay in the system's memory";
+        change += cold(account);
     }
-    Finding { limit, wait_percent, is_cold, because, change }
+    Finding { limit, wait_percent, is_cold, age_us: account.age_us, because, change }
+}
+
+/// What becomes of files that are read for the first time.
+fn cold(account: &Account) -> &'static str {
+    match (account.setup.remote, account.setup.cached) {
+        (false, _) => {
+            "; this is the first epoch and the files come from the storage itself: later ones are \
+             faster if they stay in the system's memory"
+        }
+        (true, true) => {
+            "; this is the first epoch and the files come from the store itself: later ones are faster \
+             as far as this host keeps them"
+        }
+        (true, false) => {
+            "; this is the first epoch and the files come from the store, as they will in each: \
+             cache_bytes= keeps them on this host"
+        }
+    }
 }
 
 /// Windows are filled once an epoch: whether that matters the whole epoch says.
 fn recent(account: &Account) -> &Spent {
     let whole = &account.in_epoch;
-    match percent(whole.fill_us, whole.wall_us) >= 50 && whole.wait_us >= whole.fill_us / 2 {
+    let is_fill = percent(whole.fill_us, whole.wall_us) >= 50 && whole.wait_us >= whole.fill_us / 2;
+    match is_fill && account.recent.batches > 0 {
         true => whole,
         false => &account.recent,
     }
@@ -128,18 +168,20 @@ fn recent(account: &Account) -> &Spent {
 
 fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
     let setup = &account.setup;
+    if has_not_asked(account) {
+        return Limit::Trainer;
+    }
     if spent.batches == 0 {
-        return match () {
-            () if spent.grant_us > spent.fill_us => Limit::Coordinator,
-            () if spent.fill_us > 0 => Limit::WindowFill,
-            () => Limit::Unknown,
-        };
+        return missing(account, spent);
     }
     if percent(spent.copy_us, spent.wait_us + spent.work_us) >= COPY_PERCENT {
         return Limit::HeldBatches;
     }
     if wait_percent < WAIT_PERCENT {
         return Limit::Trainer;
+    }
+    if spent.confirm_us > spent.wait_us / 2 {
+        return Limit::Coordinator;
     }
     let Spent { fill_us, read_wait_us, gather_us, grant_us, room_us, .. } = *spent;
     let most = [fill_us, read_wait_us, gather_us, grant_us, room_us].into_iter().max();
@@ -170,22 +212,67 @@ fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
     }
 }
 
+/// What the batch that is waited for lacks: no other was taken in the meantime.
+fn missing(account: &Account, spent: &Spent) -> Limit {
+    let Spent { fill_us, read_wait_us, gather_us, grant_us, room_us, confirm_us, .. } = *spent;
+    let granting_us = grant_us.max(confirm_us);
+    let most = [fill_us, read_wait_us, gather_us, room_us].into_iter().max().unwrap_or(0);
+    let reads_nothing = spent.stored_bytes == 0 && most >= NOTHING_READ_US;
+    match () {
+        () if granting_us > most || confirm_us > spent.wall_us / 2 => Limit::Coordinator,
+        () if most == 0 => Limit::Unknown,
+        () if fill_us == most && reads_nothing => Limit::Storage,
+        () if fill_us == most => Limit::WindowFill,
+        () if read_wait_us == most && spent.inflate_us > spent.storage_us => Limit::Inflating,
+        () if read_wait_us == most => Limit::Storage,
+        () if gather_us == most => Limit::Gathering,
+        // There is no room for a further batch: the one that is waited for is being made.
+        () if account.setup.by_place && reads_nothing => Limit::Storage,
+        () if account.setup.by_place => Limit::MemoryBudget,
+        () if account.waiting_us.is_some_and(|us| us > 0) => Limit::Decoding,
+        () => Limit::Unknown,
+    }
+}
+
+/// Whether the trainer tells when it waits, and does something else for much longer than usual.
+fn has_not_asked(account: &Account) -> bool {
+    let Account { recent, idle_us, waiting_us, .. } = account;
+    let usual_us = recent.wall_us.checked_div(recent.batches).unwrap_or(0);
+    *waiting_us == Some(0) && *idle_us >= IDLE_US.max(usual_us.saturating_mul(IDLE_TIMES))
+}
+
+/// How long the trainer waited.
+fn waits(account: &Account, spent: &Spent, wait_percent: u64) -> String {
+    if spent.batches > 0 {
+        let whole = time(spent.wait_us + spent.work_us);
+        return format!("of the last {whole} the trainer waited {wait_percent} %");
+    }
+    match account.waiting_us {
+        Some(us) if us > 0 => format!("the trainer has waited {} for its next batch", time(us)),
+        _ => format!("no batch was taken in {}", time(spent.wall_us)),
+    }
+}
+
 fn because(account: &Account, spent: &Spent, limit: Limit, wait_percent: u64) -> String {
     let Account { setup, .. } = account;
     let batches = spent.batches.max(1);
-    let waits = format!(
-        "of the last {} the trainer waited {wait_percent} %",
-        time(spent.wait_us + spent.work_us)
-    );
+    let waits = waits(account, spent, wait_percent);
     let of_wall = |us| percent(us, spent.wall_us);
     match limit {
-        Limit::Unknown => format!("no batch was taken in {}", time(spent.wall_us)),
+        Limit::Unknown => waits,
+        Limit::Trainer if has_not_asked(account) => format!(
+            "it took its last batch {} ago and has not asked for the next",
+            time(account.idle_us)
+        ),
         Limit::Trainer => format!(
             "it works {} on a batch and waits {} ({wait_percent} %) for the next, which is made in {}",
             time(spent.work_us / batches),
             time(spent.wait_us / batches),
             time(made_us(account, spent))
         ),
+        Limit::Storage if spent.batches == 0 => {
+            format!("{waits}, and {} of shards came in that time", size(spent.stored_bytes))
+        }
         Limit::Storage => format!(
             "{waits}, and planning waited {} % of it for shards at {}/s, {} of waiting for storage by {} \
              threads",
@@ -200,6 +287,10 @@ fn because(account: &Account, spent: &Spent, limit: Limit, wait_percent: u64) ->
             of_wall(spent.read_wait_us),
             setup.reading_threads,
             time(spent.inflate_us)
+        ),
+        Limit::Decoding if spent.batches == 0 => format!(
+            "{waits}, which {} computing threads parse, run operators on and write",
+            setup.computing_threads
         ),
         Limit::Decoding => format!(
             "{waits}, while {} computing threads parsed for {} and ran operators and wrote for {}, {} for \
@@ -238,6 +329,11 @@ fn because(account: &Account, spent: &Spent, limit: Limit, wait_percent: u64) ->
             spent.copied,
             time(spent.copy_us)
         ),
+        Limit::Coordinator if spent.confirm_us > spent.grant_us => format!(
+            "{waits}, and what is ready may not be taken until the lease is confirmed, which it was not \
+             for {}",
+            time(spent.confirm_us)
+        ),
         Limit::Coordinator => format!(
             "{waits}, and planning waited {} % of it to be granted samples",
             of_wall(spent.grant_us)
@@ -251,6 +347,10 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
     let text = match limit {
         Limit::Unknown => "ask again once batches flow",
         Limit::Trainer => "make the training step faster; nothing in reading would help",
+        Limit::Storage if spent.batches == 0 && spent.stored_bytes == 0 => {
+            "see whether the storage answers; what a store refuses or leaves open is tried again for \
+             SHARDFEED_STORE_RETRY_SECONDS"
+        }
         Limit::Storage => {
             let busy = percent(spent.storage_us, spent.wall_us * setup.reading_threads.max(1));
             if busy >= BUSY_PERCENT {
@@ -441,6 +541,85 @@ mod tests {
     }
 
     #[test]
+    fn a_first_epoch_from_a_store_is_cold_and_one_from_the_cache_is_not() {
+        let recent = Spent {
+            read_wait_us: 8 * SECOND,
+            storage_us: 40 * SECOND,
+            store_bytes: 1 << 30,
+            ..waiting(70)
+        };
+        let remote = Setup { remote: true, cached: true, ..setup() };
+        let (setup, is_first) = (remote, true);
+        let account = Account { setup, is_first, recent, in_epoch: recent, ..Account::default() };
+        let cold = finding(&account);
+        assert!(
+            cold.is_cold && cold.sentence().contains("as far as this host keeps them"),
+            "{cold:?}"
+        );
+        let setup = Setup { cached: false, ..remote };
+        assert!(
+            finding(&Account { setup, ..account }).sentence().contains("cache_bytes= keeps them")
+        );
+        let kept = Spent { store_bytes: 0, cached_bytes: 1 << 30, ..recent };
+        assert!(!finding(&Account { recent: kept, ..account }).is_cold);
+    }
+
+    /// No batch for 95 s, of which one has been waited for.
+    fn stuck(spent: Spent) -> Account {
+        let recent = Spent { wall_us: 95 * SECOND, wait_us: 94 * SECOND, work_us: 0, ..spent };
+        let waiting_us = Some(94 * SECOND);
+        Account { setup: setup(), recent, idle_us: 95 * SECOND, waiting_us, ..Account::default() }
+    }
+
+    #[test]
+    fn a_batch_that_does_not_come_is_told_by_what_it_lacks() {
+        let none = Spent::default();
+        for (spent, limit) in [
+            (Spent { read_wait_us: 93 * SECOND, ..none }, Limit::Storage),
+            (
+                Spent { read_wait_us: 93 * SECOND, stored_bytes: 9, inflate_us: 5, ..none },
+                Limit::Inflating,
+            ),
+            (Spent { fill_us: 93 * SECOND, ..none }, Limit::Storage),
+            (Spent { fill_us: 93 * SECOND, stored_bytes: 9, ..none }, Limit::WindowFill),
+            (Spent { grant_us: 93 * SECOND, ..none }, Limit::Coordinator),
+            (Spent { room_us: 94 * SECOND, confirm_us: 93 * SECOND, ..none }, Limit::Coordinator),
+            (Spent { room_us: 93 * SECOND, ..none }, Limit::Decoding),
+        ] {
+            let found = finding(&stuck(spent));
+            assert_eq!((found.limit, found.wait_percent), (limit, 100), "{spent:?}");
+            let known =
+                found.because.starts_with("the trainer has waited 94.0 s for its next batch")
+                    || limit == Limit::WindowFill;
+            assert!(known, "{found:?}");
+        }
+        let account = stuck(Spent { read_wait_us: 93 * SECOND, ..none });
+        assert_eq!(
+            finding(&account.aged(30 * SECOND)).sentence(),
+            "storage limits this rank: the trainer has waited 94.0 s for its next batch, and 0 bytes of \
+             shards came in that time; see whether the storage answers; what a store refuses or leaves \
+             open is tried again for SHARDFEED_STORE_RETRY_SECONDS (that was 30.0 s ago)"
+        );
+    }
+
+    #[test]
+    fn a_trainer_that_does_not_ask_is_told_from_one_that_waits() {
+        let account = |idle_us, waiting_us| {
+            let recent = Spent { read_wait_us: 8 * SECOND, storage_us: 40 * SECOND, ..waiting(70) };
+            Account { setup: setup(), recent, idle_us, waiting_us, ..Account::default() }
+        };
+        let found = finding(&account(95 * SECOND, Some(0)));
+        assert_eq!(found.limit, Limit::Trainer);
+        assert_eq!(
+            found.because,
+            "it took its last batch 95.0 s ago and has not asked for the next"
+        );
+        // Not so long ago, or one that does not tell: by its last batches.
+        assert_eq!(finding(&account(9 * SECOND, Some(0))).limit, Limit::Storage);
+        assert_eq!(finding(&account(95 * SECOND, None)).limit, Limit::Storage);
+    }
+
+    #[test]
     fn before_the_first_batch_it_says_what_is_waited_for() {
         let filling = Spent { wall_us: SECOND, fill_us: SECOND, ..Spent::default() };
         let account = |recent| Account { recent, in_epoch: recent, ..Account::default() };
@@ -452,13 +631,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sums_have_a_finding(sums in prop::array::uniform19(any::<u32>()), first in any::<bool>()) {
+        fn any_sums_have_a_finding(sums in prop::array::uniform24(any::<u32>()), waits in any::<Option<u32>>(), first in any::<bool>()) {
             let text = serde_json::to_value(Spent::default()).unwrap();
             let names = text.as_object().unwrap().keys().cloned();
             let spent = names.zip(sums.map(serde_json::Value::from)).collect();
             let spent: Spent = serde_json::from_value(serde_json::Value::Object(spent)).unwrap();
             let account = Account {
                 setup: setup(), epoch: 3, is_first: first, recent: spent, in_epoch: spent, since_start: spent,
+                idle_us: spent.wall_us, waiting_us: waits.map(u64::from), age_us: spent.wait_us,
             };
             let found = finding(&account);
             prop_assert!(found.wait_percent <= 100);

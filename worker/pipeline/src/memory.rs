@@ -1,4 +1,4 @@
-//! How a worker reads within its memory budget. Source: docs/ARCHITECTURE.md, Memory.
+//! How a worker reads within its memory budget. Source: docs/RUNNING.md, Memory.
 
 /// Bytes of one read at most; larger ones gain nothing.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
@@ -15,6 +15,10 @@ const REMOTE_CHUNK_BYTES: (u64, u64) = (256 << 10, 4 << 20);
 pub const REMOTE_CHUNKS_AHEAD: usize = 4;
 /// Smaller records of remote files are not read one by one: requests would take all the time.
 const REMOTE_RECORD_BYTES: u64 = 256 << 10;
+
+/// Records from this size on are read straight into their batch when they come in file order: one copy less,
+/// for a call each.
+const STRAIGHT_RECORD_BYTES: u64 = 32 << 10;
 
 /// Shards of a lane in reading before their turn at most; more gain nothing.
 const PRIMED_MAX: u64 = 128;
@@ -37,13 +41,17 @@ pub struct Need {
     pub interleave: u64,
     /// Mean bytes of a record.
     pub record_bytes: u64,
+    /// Mean bytes of the records of the largest windows that there may be: files differ.
+    pub window_record_bytes: u64,
     /// Mean bytes of an uncompressed shard.
     pub shard_bytes: u64,
+    /// Whether records are delivered as they are.
+    pub straight: bool,
     /// Whether any shard is compressed.
     pub compressed: bool,
     /// Whether the shards are in an object store.
     pub remote: bool,
-    /// Bytes of the batches that are prefetched.
+    /// Bytes of the batches that are ahead, of the records that go into them and of what operators need.
     pub batch_bytes: u64,
     /// Bytes that may be used.
     pub budget_bytes: u64,
@@ -102,25 +110,67 @@ pub enum MemoryError {
     },
 }
 
+impl Need {
+    /// Splits in reading, bytes of a read at least and at most, and reads that each split holds.
+    fn chunks(&self) -> (u64, u64, u64, u64) {
+        let splits = self.lanes.saturating_mul(self.interleave).max(1);
+        match self.remote {
+            false => (splits, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, CHUNKS_PER_SPLIT),
+            // One more is in hand while records are cut from it.
+            true => {
+                let chunks = CHUNKS_PER_SPLIT + 1 + REMOTE_CHUNKS_AHEAD as u64;
+                (splits, REMOTE_CHUNK_BYTES.0, REMOTE_CHUNK_BYTES.1, chunks)
+            }
+        }
+    }
+
+    /// Bytes of the smallest reads.
+    fn reading_bytes(&self) -> u64 {
+        let (splits, chunk_min, _, chunks) = self.chunks();
+        // A shard that is smaller than a chunk is read as a whole; what is under way ends with it.
+        let whole = CHUNKS_PER_SPLIT * self.shard_bytes.saturating_add(1);
+        splits.saturating_mul((chunks * chunk_min).min(whole))
+    }
+
+    /// Samples of two windows in each lane.
+    pub fn held(&self) -> u64 {
+        self.window.saturating_mul(2).min(self.lane_samples).saturating_mul(self.lanes)
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.held().saturating_mul(self.window_record_bytes + RECORD_OVERHEAD_BYTES)
+    }
+
+    /// In plan order a few records are read at a time; they are part of the batches' bytes.
+    fn places_bytes(&self) -> u64 {
+        self.held().saturating_mul(PLACE_BYTES).saturating_add(CHUNK_BYTES_MIN)
+    }
+
+    /// Whether records are read one by one because that is faster, not because there is no memory.
+    pub fn is_straight(&self) -> bool {
+        let in_order = self.window <= 1 && !self.compressed && !self.remote;
+        self.straight && in_order && self.record_bytes >= STRAIGHT_RECORD_BYTES
+    }
+
+    /// Bytes without which nothing can be read in this way.
+    pub fn least_bytes(&self, reading: Reading) -> u64 {
+        match reading {
+            Reading::Hold { .. } => self.window_bytes().saturating_add(self.reading_bytes()),
+            Reading::Locate => self.places_bytes(),
+        }
+    }
+}
+
 /// Chooses how to read within the budget.
 ///
 /// # Errors  Nothing fits; the message names the window or the budget that does.
 pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
-    let splits = need.lanes.saturating_mul(need.interleave).max(1);
-    let (chunk_min, chunk_max, chunks) = match need.remote {
-        false => (CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, CHUNKS_PER_SPLIT),
-        // One more is in hand while records are cut from it.
-        true => {
-            let chunks = CHUNKS_PER_SPLIT + 1 + REMOTE_CHUNKS_AHEAD as u64;
-            (REMOTE_CHUNK_BYTES.0, REMOTE_CHUNK_BYTES.1, chunks)
-        }
-    };
-    // A shard that is smaller than a chunk is read as a whole; what is under way ends with it.
-    let smallest = (chunks * chunk_min).min(CHUNKS_PER_SPLIT * need.shard_bytes.saturating_add(1));
-    let reading_bytes = splits.saturating_mul(smallest);
+    let (splits, chunk_min, chunk_max, chunks) = need.chunks();
+    let (reading_bytes, window_bytes) = (need.reading_bytes(), need.window_bytes());
     let left = need.budget_bytes.saturating_sub(need.batch_bytes);
-    let held = need.window.saturating_mul(2).min(need.lane_samples).saturating_mul(need.lanes);
-    let window_bytes = held.saturating_mul(need.record_bytes + RECORD_OVERHEAD_BYTES);
+    if need.is_straight() && need.places_bytes() <= left {
+        return Ok(Reading::Locate);
+    }
     if window_bytes.saturating_add(reading_bytes) <= left {
         let spare = (left - window_bytes) / 2 / chunks;
         let chunk_bytes = (spare / splits).clamp(chunk_min, chunk_max);
@@ -133,7 +183,7 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     let too_small = need.remote && need.record_bytes < REMOTE_RECORD_BYTES;
     if need.compressed || too_small {
         let have_bytes = left.saturating_sub(reading_bytes);
-        let per_sample = 2 * need.lanes.max(1) * (need.record_bytes + RECORD_OVERHEAD_BYTES);
+        let per_sample = 2 * need.lanes.max(1) * (need.window_record_bytes + RECORD_OVERHEAD_BYTES);
         return Err(MemoryError::CompressedWindow {
             shards: match need.compressed {
                 true => "compressed shards",
@@ -148,8 +198,7 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
                 .saturating_add(need.batch_bytes),
         });
     }
-    // In plan order a few records are read at a time; they are part of the batches' bytes.
-    let places_bytes = held.saturating_mul(PLACE_BYTES).saturating_add(CHUNK_BYTES_MIN);
+    let places_bytes = need.places_bytes();
     if left < places_bytes {
         let Need { budget_bytes, batch_bytes, .. } = *need;
         return Err(MemoryError::TooSmall {
@@ -172,7 +221,9 @@ mod tests {
             window: 10_000,
             interleave: 16,
             record_bytes: 1_000,
+            window_record_bytes: 1_000,
             shard_bytes: 100 << 20,
+            straight: false,
             compressed: false,
             remote: false,
             batch_bytes: 1 << 20,
@@ -191,6 +242,33 @@ mod tests {
         assert_eq!(reading(&Need { budget_bytes: 20 << 20, ..need() }), Ok(Reading::Locate));
         let short = Need { lane_samples: 100, budget_bytes: 10 << 20, ..need() };
         assert!(matches!(reading(&short), Ok(Reading::Hold { .. })));
+    }
+
+    #[test]
+    fn large_records_in_file_order_are_read_straight_into_their_batch() {
+        let large = Need { window: 1, record_bytes: 112_000, straight: true, ..need() };
+        assert_eq!(reading(&large), Ok(Reading::Locate));
+        assert!(large.is_straight());
+        for other in [
+            Need { window: 2, ..large },
+            Need { record_bytes: 1_000, ..large },
+            Need { straight: false, ..large },
+            Need { compressed: true, ..large },
+            Need { remote: true, ..large },
+        ] {
+            assert!(matches!(reading(&other), Ok(Reading::Hold { .. })), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_may_be_of_the_largest_files() {
+        let need = Need { budget_bytes: 64 << 20, ..need() };
+        let even = reading(&need).unwrap();
+        assert!(matches!(even, Reading::Hold { .. }));
+        assert!(need.least_bytes(even) < need.budget_bytes);
+        let uneven = Need { window_record_bytes: 4_000, ..need };
+        assert_eq!(reading(&uneven), Ok(Reading::Locate));
+        assert!(uneven.least_bytes(Reading::Locate) < need.least_bytes(even));
     }
 
     #[test]

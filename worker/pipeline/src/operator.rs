@@ -6,6 +6,7 @@
 mod compute;
 mod expression;
 mod image;
+mod lookup;
 mod run;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ use crate::dtype::Dtype;
 use expression::Expression;
 
 pub(crate) use image::Chain;
+pub(crate) use lookup::Side;
+pub use lookup::{TableCause, TableFault, TableRef};
 pub use run::OperatorFault;
 pub(crate) use run::{Column, Failed, Input, Memory, Ready};
 
@@ -290,6 +293,22 @@ pub enum Operation {
         /// Where the channels go.
         to: ImageLayout,
     },
+    /// What a table has under keys, as `tf.lookup.StaticHashTable`.
+    Lookup {
+        /// Column of integers or strings.
+        input: String,
+        /// Which table.
+        table: TableRef,
+        /// Which of its columns.
+        column: String,
+        /// The column's type.
+        dtype: Dtype,
+        /// The shape of one row of it.
+        shape: Vec<usize>,
+        /// What stands for keys that are not in it; `None`: they are errors.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        missing: Option<f64>,
+    },
     /// An expression over columns of one number a row, computed in float64.
     Compute {
         /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md has its words.
@@ -339,7 +358,23 @@ impl Form {
     }
 }
 
+impl Operator {
+    /// The operator as a job's identity has it, without what is another host's own.
+    pub(crate) fn for_identity(&self) -> Self {
+        let mut same = self.clone();
+        if let Operation::Lookup { table, .. } = &mut same.operation {
+            table.path = None;
+        }
+        same
+    }
+}
+
 impl Operation {
+    /// The table that it looks things up in.
+    pub(crate) fn table(&self) -> Option<&TableRef> {
+        if let Self::Lookup { table, .. } = self { Some(table) } else { None }
+    }
+
     /// Whether it takes rows of any number of values.
     pub(crate) fn takes_rows(&self) -> bool {
         matches!(self, Self::PaddedBatch { .. })
@@ -426,6 +461,7 @@ impl Operation {
             | Self::Resize { input, .. }
             | Self::Flip { input, .. }
             | Self::Layout { input, .. }
+            | Self::Lookup { input, .. }
             | Self::OneHot { input, .. } => vec![input.clone()],
             Self::Compute { expression, .. } => Expression::parse(expression)?.names().to_vec(),
         })
@@ -437,6 +473,9 @@ impl Operation {
             let shape: Vec<usize> = shape.iter().filter_map(Dim::size).collect();
             return decoded(&inputs[0], *dtype, &shape, *fixed_length);
         }
+        if let Self::Lookup { dtype, shape, missing, .. } = self {
+            return lookup::form(&inputs[0], *dtype, shape, *missing);
+        }
         if let Some(strings) = inputs.iter().find(|input| input.dtype == Dtype::Bytes) {
             return Err(format!(
                 "it takes numbers, but its input is byte strings of shape {:?}; decode them first",
@@ -444,7 +483,7 @@ impl Operation {
             ));
         }
         match self {
-            Self::DecodeRaw { .. } => unreachable!("handled above"),
+            Self::DecodeRaw { .. } | Self::Lookup { .. } => unreachable!("handled above"),
             Self::DecodeImage { .. }
             | Self::Crop { .. }
             | Self::RandomCrop { .. }
@@ -478,16 +517,7 @@ impl Operation {
             Self::Slice { begin, size, .. } => sliced(&inputs[0], begin, size),
             Self::Select { axis, indices, .. } => selected(&inputs[0], *axis, indices),
             Self::OneHot { depth, dtype, .. } => {
-                if !matches!(
-                    inputs[0].dtype,
-                    Dtype::Uint8
-                        | Dtype::Int8
-                        | Dtype::Uint16
-                        | Dtype::Int16
-                        | Dtype::Uint32
-                        | Dtype::Int32
-                        | Dtype::Int64
-                ) {
+                if !inputs[0].dtype.is_integer() {
                     return Err(format!("it takes integers, not {}; cast them", inputs[0].dtype));
                 }
                 let shape = [&inputs[0].shape[..], &[*depth]].concat();

@@ -1,5 +1,7 @@
 //! The operators of a job, in the order in which they are carried out for the rows of a part of a batch.
 
+use std::sync::Arc;
+
 use shardfeed_tfrecord::example::{Feature, Parts};
 
 use crate::column::{ColumnKind, Origin, Plan};
@@ -7,7 +9,7 @@ use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::{
     Chain, Column, Failed, Form, Input, Memory, Operation, Operator, OperatorError, OperatorFault,
-    Ready,
+    Ready, Side, TableFault, TableRef,
 };
 use crate::record::Row;
 use crate::rows::Cells;
@@ -63,6 +65,8 @@ pub(crate) struct Program {
     /// Those of any number of values.
     rows: Vec<Plan>,
     steps: Vec<Step>,
+    /// Tables, each once.
+    sides: Vec<Arc<Side>>,
     memory: Memory,
 }
 
@@ -167,7 +171,8 @@ impl Program {
                 Some(form) => (form?, Work::Images(chain)),
             },
             None => {
-                let ready = Ready::new(operation.clone(), forms)?;
+                let side = operation.table().map(|table| self.side(table));
+                let ready = Ready::new(operation.clone(), forms, side)?;
                 (ready.form().clone(), Work::Columns(ready))
             }
         };
@@ -180,6 +185,22 @@ impl Program {
         let origin = Origin::Step(self.steps.len());
         self.steps.push(Step { output: output.clone(), inputs, form, work, taken_by: None });
         Ok(Known::Column(Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None }))
+    }
+
+    fn side(&mut self, table: &TableRef) -> Arc<Side> {
+        let place = self.sides.iter().position(|side| side.is(table)).unwrap_or_else(|| {
+            self.sides.push(Arc::new(Side::new(table.clone())));
+            self.sides.len() - 1
+        });
+        Arc::clone(&self.sides[place])
+    }
+
+    /// Opens all tables.
+    pub(crate) fn open_tables(&self) -> Result<(), TableFault> {
+        self.steps.iter().try_for_each(|step| match &step.work {
+            Work::Columns(ready) => ready.open(),
+            Work::Images(_) => Ok(()),
+        })
     }
 
     /// What decodes the images, if there are any.
@@ -206,6 +227,11 @@ impl Program {
         });
         let taken = self.steps.iter().filter(|step| step.taken_by.is_some());
         features.chain(taken.map(|step| step.form.row_bytes())).sum()
+    }
+
+    /// Where operators have what is in between.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,5 +1,5 @@
 //! How many batches ahead and how many threads, from what was spent. Nothing of it changes a batch.
-//! Source: docs/ARCHITECTURE.md, Where time goes.
+//! Source: docs/RUNNING.md, Where time goes.
 //!
 //! Every number only grows but that of the computing threads, and that never falls to one with which
 //! the trainer was kept waiting. So after a bounded number of changes there are no more, as long as

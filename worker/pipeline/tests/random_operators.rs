@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::{Assembler, DrawKey, RecordSpec, Row, Schema};
+use shardfeed_pipeline::{Assembler, DrawKey, JpegDecoder, RecordSpec, Row, Schema};
 
 use common::{key, rows};
 
@@ -142,7 +142,7 @@ fn images_of_many_sizes_are_in_no_batch() {
             .map_err(|error| error.to_string())
     };
     let decode = json!({"output": "image", "operation":
-        {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8", "decoder": "zune"}}});
+        {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8", "decoder": "zune-jpeg"}}});
     let resize = json!({"output": "small", "operation":
         {"resize": {"input": "image", "size": [4, 5], "method": "bilinear", "antialias": true}}});
     let error = new(json!([decode]), Value::Null).unwrap_err();
@@ -199,15 +199,15 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
             "dtype is uint8 or float32, not int8",
         ),
         (
-            json!({"decode_image": {"input": "image", "channels": 3, "dtype": "uint8", "decoder": "zune"}}),
+            json!({"decode_image": {"input": "image", "channels": 3, "dtype": "uint8", "decoder": "zune-jpeg"}}),
             "it takes one byte string a row, not uint8",
         ),
         (
-            json!({"decode_image": {"input": "record", "channels": 2, "dtype": "uint8", "decoder": "zune"}}),
+            json!({"decode_image": {"input": "record", "channels": 2, "dtype": "uint8", "decoder": "zune-jpeg"}}),
             "channels is 1, 3 or 4, not 2",
         ),
         (
-            json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32", "decoder": "zune"}}),
+            json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32", "decoder": "zune-jpeg"}}),
             "dtype is uint8 or uint16, not float32",
         ),
         (
@@ -225,5 +225,28 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
     ] {
         let error = new(operation);
         assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn a_decoder_that_was_not_built_is_told_before_anything_is_read() {
+    for decoder in JpegDecoder::ALL {
+        let decode = json!({"decode_image":
+            {"input": "record", "channels": 3, "dtype": "uint8", "size": [4, 5], "decoder": decoder.name()}});
+        let operators = json!([{"output": "image", "operation": decode}]);
+        let spec: RecordSpec = serde_json::from_value(json!({"operators": operators})).unwrap();
+        match Schema::new(spec) {
+            Ok(schema) => {
+                assert_eq!(schema.decoder(), decoder.name(), "it is in the job's identity");
+            }
+            Err(error) => {
+                assert!(!decoder.is_built(), "{error}");
+                assert_eq!(
+                    error.to_string(),
+                    "operator 0 (output `image`): this build has no JPEG decoder `turbojpeg`, only zune-jpeg; build \
+                     shardfeed with the cargo feature `turbojpeg`, as its README says"
+                );
+            }
+        }
     }
 }

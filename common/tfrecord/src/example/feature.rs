@@ -82,7 +82,7 @@ impl<'a> ListRef<'a> {
         self.expect_room(DType::Float32, values.len());
         let mut places = values;
         self.for_each_field(|value| {
-            // One value is a packed piece of one. Slices, so that this compiles to a copy.
+            // One value is a packed piece of one.
             let packed = match &value {
                 FieldValue::Fixed32(value) => slice::from_ref(value),
                 FieldValue::Bytes(packed) => packed.as_chunks().0,
@@ -90,8 +90,11 @@ impl<'a> ListRef<'a> {
             };
             let count = packed.len().min(places.len());
             let (here, behind) = mem::take(&mut places).split_at_mut(count);
-            for (place, value) in here.iter_mut().zip(packed) {
-                *place = f32::from_le_bytes(*value);
+            if cfg!(target_endian = "little") {
+                bytemuck::cast_slice_mut::<f32, [u8; 4]>(here).copy_from_slice(&packed[..count]);
+            } else {
+                let both = here.iter_mut().zip(packed);
+                both.for_each(|(place, value)| *place = f32::from_le_bytes(*value));
             }
             places = behind;
         });

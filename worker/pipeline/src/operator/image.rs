@@ -4,7 +4,7 @@
 //! declared but not carried out: a row goes through the whole chain at once, so that no more of an image
 //! is decoded than is needed, and one image a thread is in memory.
 
-use shardfeed_image::{Decoding, Encoded, Region, Resizer, Sample, Size, View};
+use shardfeed_image::{Decoding, Encoded, ImageError, Region, Resizer, Sample, Size, View};
 use shardfeed_plan::Draws;
 
 use super::run::{Input, Memory, OperatorFault};
@@ -74,21 +74,27 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Words that are kept between images at most; larger images get memory of their own.
-    const KEPT_WORDS_MAX: usize = 2 << 20;
+    /// Bytes of a piece that are kept between images at most; larger images get memory of their own.
+    const KEPT_BYTES_MAX: usize = 16 << 20;
 
-    pub(super) fn trim(mut self) -> Self {
+    /// - `kept_max`: bytes of each piece.
+    pub(super) fn trim(mut self, kept_max: usize) -> Self {
+        let kept_max = kept_max.min(Self::KEPT_BYTES_MAX);
         for words in [&mut self.pixels, &mut self.flipped] {
-            if words.capacity() > Self::KEPT_WORDS_MAX {
+            if 8 * words.capacity() > kept_max {
                 *words = vec![];
             }
         }
-        if self.resizer.bytes() > 8 * Self::KEPT_WORDS_MAX {
+        if self.resizer.bytes() > kept_max {
             self.resizer = Resizer::default();
         }
         self
     }
 }
+
+/// Bytes in work of an image for each byte of its pixels: these, what the decoder has of them, and what
+/// mirroring and resizing make.
+const IMAGE_SHARE: usize = 4;
 
 /// Makes room for an image.
 fn room(words: &mut Vec<u64>, bytes: usize) -> Result<&mut [u8], OperatorFault> {
@@ -123,6 +129,9 @@ impl Chain {
         let size = size.map(|[height, width]| Size { height, width });
         if let Some(size) = size {
             check_size(size)?;
+        }
+        if !decoder.is_built() {
+            return Err(ImageError::NoDecoder(*decoder).to_string());
         }
         let source = Source::Encoded(Decoding { channels: *channels, depth, jpeg: *decoder });
         let (dtype, channels, stages) = (*dtype, *channels, vec![]);
@@ -249,10 +258,11 @@ impl Chain {
         inputs: &[Input<'_>],
         row: usize,
         draws: impl Fn(usize) -> Draws,
-        scratch: &mut Scratch,
+        (scratch, memory): (&mut Scratch, &Memory),
         out: &mut [u8],
     ) -> Result<(), OperatorFault> {
         let Scratch { resizer, pixels, flipped } = scratch;
+        let permit = |size: Size, pixel: usize| memory.image(IMAGE_SHARE * size.pixels() * pixel);
         let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
         match &self.source {
             Source::Encoded(decoding) => {
@@ -266,6 +276,8 @@ impl Chain {
                 }
                 let (region, turned) = self.part(size, draws)?;
                 let needed = encoded.needed(region);
+                // Of a part the decoder may still have all.
+                let _permit = permit(size, pixel_bytes);
                 let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
                 encoded.decode(needed, bytes)?;
                 let (top, left) = (region.top - needed.top, region.left - needed.left);
@@ -304,6 +316,7 @@ impl Chain {
                     return Err(OperatorFault::Length { dtype, shape, expected, found });
                 }
                 let (region, turned) = self.part(size, draws)?;
+                let _permit = permit(size, pixel_bytes);
                 // Strings lie anywhere; numbers are read from where they may lie.
                 let aligned = room(pixels, bytes.len())?;
                 aligned.copy_from_slice(bytes);
@@ -402,7 +415,7 @@ impl Chain {
         let mut scratch = memory.scratch();
         let each = |row: usize| {
             let out = &mut out[row * bytes..(row + 1) * bytes];
-            self.run(inputs, row, |position| draws(row, position), &mut scratch, out)
+            self.run(inputs, row, |position| draws(row, position), (&mut scratch, memory), out)
                 .map_err(|fault| (row, fault))
         };
         let done = (0..rows).try_for_each(each);
@@ -411,9 +424,8 @@ impl Chain {
     }
 }
 
-fn lies_in(size: Size, from: (usize, usize), all: Size) -> bool {
-    let fits = |from: usize, len: usize, all: usize| from <= all && len <= all - from;
-    fits(from.0, size.height, all.height) && fits(from.1, size.width, all.width)
+fn lies_in(size: Size, (top, left): (usize, usize), all: Size) -> bool {
+    Region { top, left, size }.lies_in(all)
 }
 
 fn check_size(size: Size) -> Result<(), String> {

@@ -1,11 +1,12 @@
 //! Carrying out one operator for some rows.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_image::{ImageError, Size};
 
 use super::expression::Expression;
 use super::image::Scratch;
+use super::lookup::{Lookup, Side, TableFault};
 use super::{BitOrder, Form, Operation, compute, layout_perm};
 use crate::dtype::{Dtype, Number, with_type};
 
@@ -15,38 +16,115 @@ const PERIOD_MAX: usize = 1 << 14;
 /// Memory that columns used before and others use again: fresh pages cost as much as what is written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
-    free: Arc<Mutex<Vec<Vec<u64>>>>,
-    images: Arc<Mutex<Vec<Scratch>>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// An image is done.
+    done: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    free: Vec<Vec<u64>>,
+    free_bytes: usize,
+    scratch: Vec<Scratch>,
+    /// Bytes of the images in work.
+    image_bytes: usize,
+    bytes_max: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let (free, scratch) = (vec![], vec![]);
+        Self { free, free_bytes: 0, scratch, image_bytes: 0, bytes_max: usize::MAX }
+    }
 }
 
 /// Pieces of memory that wait for reuse at most: several for each thread.
 const FREE_MAX: usize = 64;
 
+/// Memory that is kept between images is this part of all at most, for each of a thread's pieces.
+const KEPT_PART: usize = 16;
+
+/// The right to have an image in memory.
+#[derive(Debug)]
+pub(crate) struct ImagePermit<'a> {
+    memory: &'a Memory,
+    bytes: usize,
+}
+
 impl Memory {
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on no more than `bytes` are used, unless a single row or image needs more.
+    pub(crate) fn bound(&self, bytes: usize) {
+        self.lock().bytes_max = bytes;
+    }
+
+    /// Bytes that may be used.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.lock().bytes_max
+    }
+
+    /// Waits until there is room for an image of `bytes`, or none is in work. A thread has one image at
+    /// a time, so whoever has one goes on.
+    pub(crate) fn image(&self, bytes: usize) -> ImagePermit<'_> {
+        let mut state = self.lock();
+        while state.image_bytes > 0 && state.image_bytes.saturating_add(bytes) > state.bytes_max {
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.image_bytes = state.image_bytes.saturating_add(bytes);
+        ImagePermit { memory: self, bytes }
     }
 
     /// Memory for images.
     pub(crate) fn scratch(&self) -> Scratch {
-        self.images.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+        self.lock().scratch.pop().unwrap_or_default()
     }
 
     /// Keeps memory for images.
     pub(crate) fn keep_scratch(&self, scratch: Scratch) {
-        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        if images.len() < FREE_MAX {
-            images.push(scratch.trim());
+        let kept_max = self.bytes_max() / KEPT_PART;
+        let scratch = scratch.trim(kept_max);
+        let mut state = self.lock();
+        if state.scratch.len() < FREE_MAX {
+            state.scratch.push(scratch);
         }
     }
 
     /// Keeps a column's memory, which may be empty.
     pub(crate) fn keep(&self, column: &mut Column) {
         let words = std::mem::take(column).words;
-        let mut free = self.lock();
-        if words.capacity() > 0 && free.len() < FREE_MAX {
-            free.push(words);
+        let bytes = 8 * words.capacity();
+        let mut state = self.lock();
+        let fits = state.free_bytes.saturating_add(bytes) <= state.bytes_max;
+        if bytes > 0 && state.free.len() < FREE_MAX && fits {
+            state.free_bytes += bytes;
+            state.free.push(words);
         }
+    }
+
+    /// Some piece of memory.
+    fn take(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        let words = state.free.pop().unwrap_or_default();
+        state.free_bytes -= 8 * words.capacity();
+        words
+    }
+}
+
+impl Drop for ImagePermit<'_> {
+    fn drop(&mut self) {
+        let mut state = self.memory.lock();
+        state.image_bytes = state.image_bytes.saturating_sub(self.bytes);
+        drop(state);
+        self.memory.shared.done.notify_all();
     }
 }
 
@@ -63,7 +141,7 @@ impl Column {
     /// # Errors  There is no memory for it.
     pub(crate) fn new(form: &Form, rows: usize, memory: &Memory) -> Result<Self, OperatorFault> {
         let bytes = rows.saturating_mul(form.row_bytes());
-        let mut words = memory.lock().pop().unwrap_or_default();
+        let mut words = memory.take();
         let count = bytes.div_ceil(8);
         let reserved = words.try_reserve_exact(count.saturating_sub(words.len()));
         reserved.map_err(|_| OperatorFault::Memory { bytes })?;
@@ -132,6 +210,17 @@ pub enum OperatorFault {
         /// How many there is room for.
         length: usize,
     },
+    /// A table does not have a key.
+    #[error("{table} has no key {key}; write the table with it, or give missing a number")]
+    NoKey {
+        /// The key, or the beginning of it.
+        key: String,
+        /// The table's path.
+        table: String,
+    },
+    /// A table cannot be used.
+    #[error(transparent)]
+    Table(#[from] Box<TableFault>),
     /// An image cannot be used.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -184,6 +273,19 @@ pub enum OperatorFault {
     },
 }
 
+impl From<TableFault> for OperatorFault {
+    fn from(fault: TableFault) -> Self {
+        Self::Table(Box::new(fault))
+    }
+}
+
+impl OperatorFault {
+    /// Whether the record is to blame, so that another one may stand in for it.
+    pub(crate) fn is_of_record(&self) -> bool {
+        !matches!(self, Self::Memory { .. } | Self::Table(_))
+    }
+}
+
 /// A row in which an operator failed.
 pub(crate) type Failed = (usize, OperatorFault);
 
@@ -196,11 +298,18 @@ pub(crate) struct Ready {
     /// Of one row: which number of the input each number of the output is.
     places: Vec<u32>,
     expression: Option<Expression>,
+    lookup: Option<Lookup>,
 }
 
 impl Ready {
+    /// - `side`: the table, if it takes one.
+    ///
     /// # Errors  Why it cannot be done.
-    pub(crate) fn new(operation: Operation, inputs: Vec<Form>) -> Result<Self, String> {
+    pub(crate) fn new(
+        operation: Operation,
+        inputs: Vec<Form>,
+        side: Option<Arc<Side>>,
+    ) -> Result<Self, String> {
         let form = operation.form(&inputs)?;
         let places = match &operation {
             Operation::Transpose { perm, .. } => {
@@ -231,13 +340,25 @@ impl Ready {
             Operation::Compute { expression, .. } => Some(Expression::parse(expression)?),
             _ => None,
         };
+        let lookup = match (&operation, side) {
+            (Operation::Lookup { column, dtype, shape, missing, .. }, Some(side)) => {
+                let row = Form { dtype: *dtype, shape: shape.clone() };
+                Some(Lookup::new(side, column, &inputs[0], &row, *missing))
+            }
+            _ => None,
+        };
         // Rows are bounded far below that.
         let places = places.into_iter().map(|place| place as u32).collect();
-        Ok(Self { operation, inputs, form, places, expression })
+        Ok(Self { operation, inputs, form, places, expression, lookup })
     }
 
     pub(crate) fn form(&self) -> &Form {
         &self.form
+    }
+
+    /// Opens the table, if it takes one.
+    pub(crate) fn open(&self) -> Result<(), TableFault> {
+        self.lookup.as_ref().map_or(Ok(()), |lookup| lookup.open().map(drop))
     }
 
     /// Works on `rows` rows.
@@ -323,6 +444,10 @@ impl Ready {
                 }));
             }
             Operation::Compute { .. } => self.compute(inputs, rows, out),
+            Operation::Lookup { .. } => {
+                let lookup = self.lookup.as_ref().expect("a lookup has its table");
+                return lookup.run(inputs[0], from, self.inputs[0].items(), out);
+            }
         }
         Ok(())
     }
