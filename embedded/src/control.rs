@@ -33,6 +33,7 @@ impl Default for LocalControl {
             version: env!("CARGO_PKG_VERSION").into(),
             in_process: true,
             endpoint: String::new(),
+            decoders: vec![],
             ttl_ms: u64::from(u32::MAX),
         };
         if let Ok(Answer::Joined { session }) = local.apply(Change::JoinSession(join)) {

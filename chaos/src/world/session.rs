@@ -206,6 +206,7 @@ impl Session {
             version: "0.1.0".into(),
             in_process: self.in_process,
             endpoint: String::new(),
+            decoders: vec![],
         };
         let call: Call<wire::JoinResponse> = Rc::new(move |mut clients, context| {
             let request = wire::JoinRequest { context, ..request.clone() };

@@ -146,6 +146,11 @@ impl Token {
         world_size > 0 && bounded && batch.is_multiple_of(world_size)
     }
 
+    /// Its steps, if a number can say how many.
+    fn steps_in_all(&self) -> Option<u64> {
+        self.segments.iter().try_fold(0_u64, |sum, segment| sum.checked_add(segment.steps.most()))
+    }
+
     fn check_shape(&self) -> Result<(), TokenError> {
         let reason = if self.order > ORDER_VERSION {
             let (found, known) = (u64::from(self.order), u64::from(ORDER_VERSION));
@@ -162,6 +167,8 @@ impl Token {
             "a segment has no lanes or no batch"
         } else if self.speaks_for.is_some_and(|(rank, world)| rank >= world || !self.fits(world)) {
             "the rank and world size that it speaks for do not fit its batch"
+        } else if self.steps_in_all().is_none() {
+            "its steps are beyond every epoch"
         } else if !matches!(self.open().steps, Steps::All(_)) {
             "its last segment has a list of steps"
         } else if self.epoch > EPOCH_MAX {

@@ -17,6 +17,9 @@ pub const DATASETS_MAX: usize = 10_000;
 /// Live sessions at most: ten workers for each of 10,000 ranks.
 pub const SESSIONS_MAX: usize = 100_000;
 
+/// Decoders that a worker may list: there are two.
+pub(crate) const DECODERS_MAX: usize = 16;
+
 /// Ended sessions that are remembered: the last screens of `shardfeed worker list --all`.
 pub const SESSIONS_ENDED_KEPT: usize = 1_000;
 

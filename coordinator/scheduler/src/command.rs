@@ -122,6 +122,9 @@ pub struct JoinSession {
     /// Path of its trainer socket, for people; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
+    /// Ids of what it decodes images with, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decoders: Vec<String>,
 }
 
 /// See [`Change::AddDataset`].

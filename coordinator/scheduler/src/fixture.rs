@@ -154,6 +154,7 @@ pub(crate) fn join(worker: &str, incarnation: &str) -> JoinSession {
         in_process: false,
         ttl_ms: 10_000,
         endpoint: String::new(),
+        decoders: vec![],
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
-use crate::bound::{SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room};
+use crate::bound::{
+    DECODERS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room,
+};
 use crate::command::{Cordon, JoinSession, SessionId};
 use crate::lease::RankRef;
 use crate::scan::ScanRef;
@@ -150,6 +152,11 @@ impl State {
             ("the worker's endpoint", &join.endpoint),
         ] {
             check_label(what, label)?;
+        }
+        let count = join.decoders.len() as u64;
+        check_room("decoders of a worker", count, DECODERS_MAX as u64, "list fewer")?;
+        for decoder in &join.decoders {
+            check_name("the decoder", decoder)?;
         }
         let earlier = self.sessions.by_worker.get(&join.worker).copied();
         if let Some(earlier) = earlier {

@@ -41,12 +41,12 @@ pub(crate) struct RankState {
     pub(crate) epoch: u64,
     /// That step of the epoch.
     pub(crate) step: u64,
-    /// Batches ahead.
+    /// Batches that are ready and not consumed.
     pub(crate) ready: u64,
     /// Shard ordinals that are being read, at most [`READING_MAX`].
     pub(crate) reading: Vec<u32>,
-    /// Where its time went, as its worker told last.
-    pub(crate) account: Option<Account>,
+    /// Where its time went, as its worker told last, and when that was.
+    account: Option<(Account, Instant)>,
     /// When its cursor moved last.
     pub(crate) moved: Instant,
     /// Samples that it consumed and when that was measured from, until it says something of its speed.
@@ -110,7 +110,7 @@ impl Progress {
             rank.moved = now;
         }
         (rank.epoch, rank.step, rank.ready, rank.reading) = (epoch, step, ready, reading);
-        rank.account = account.or(rank.account.take());
+        rank.account = account.map(|account| (account, now)).or(rank.account.take());
     }
 
     /// A heartbeat told how far the scan of a part of a dataset is.
@@ -210,6 +210,14 @@ pub(crate) struct RankReport {
 }
 
 impl RankState {
+    /// Where its time went, with how long ago that was.
+    pub(crate) fn account(&self, now: Instant) -> Option<Account> {
+        let (account, told) = self.account?;
+        let lay_us = u64::try_from(now.saturating_duration_since(told).as_micros());
+        let age_us = account.age_us.saturating_add(lay_us.unwrap_or(u64::MAX));
+        Some(Account { age_us, ..account })
+    }
+
     /// It consumed so much since it was last heard of. What was measured before counts for half.
     fn measure(&mut self, samples: u64, now: Instant) {
         let (before, since) = self.measured;
@@ -278,6 +286,19 @@ mod tests {
         assert_eq!(progress.of_rank(lease).unwrap().reading.len(), READING_MAX);
         progress.retain(|_| false, |_, _, _| false, now);
         assert_eq!(progress.of_rank(lease), None);
+    }
+
+    #[test]
+    fn an_account_says_how_old_it_is() {
+        let start = Instant::now();
+        let mut progress = Progress::default();
+        let account = Some(Account { age_us: 5, idle_us: 7, ..Account::default() });
+        progress.rank(RankReport { account, ..report((0, 1)) }, 4, start);
+        // A heartbeat without one is no news.
+        progress.rank(report((0, 2)), 4, start + Duration::from_secs(1));
+        let rank = progress.of_rank(&report((0, 0)).lease).unwrap();
+        let account = rank.account(start + Duration::from_secs(90)).unwrap();
+        assert_eq!((account.age_us, account.idle_us), (90_000_005, 7));
     }
 
     #[test]

@@ -15,6 +15,18 @@ pub struct Account {
     /// since the epoch began
     #[prost(message, optional, tag = "5")]
     pub in_epoch: ::core::option::Option<Spent>,
+    /// since reading began
+    #[prost(message, optional, tag = "6")]
+    pub since_start: ::core::option::Option<Spent>,
+    /// since the trainer took its last batch, or since reading began
+    #[prost(uint64, tag = "7")]
+    pub idle_us: u64,
+    /// Of that, how long it has waited for the next one; 0: it has not asked. Absent: it does not tell.
+    #[prost(uint64, optional, tag = "8")]
+    pub waiting_us: ::core::option::Option<u64>,
+    /// since all of this was so
+    #[prost(uint64, tag = "9")]
+    pub age_us: u64,
 }
 /// What reading chose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -48,6 +60,12 @@ pub struct Setup {
     pub reading_reason: i32,
     #[prost(enumeration = "Reason", tag = "11")]
     pub computing_reason: i32,
+    /// shards are in an object store or on a web server
+    #[prost(bool, tag = "12")]
+    pub remote: bool,
+    /// and this host keeps what comes from there
+    #[prost(bool, tag = "13")]
+    pub cached: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Spent {
@@ -85,6 +103,9 @@ pub struct Spent {
     /// waited for room: enough batches were ahead
     #[prost(uint64, tag = "11")]
     pub room_us: u64,
+    /// batches were kept until the coordinator confirmed their lease again
+    #[prost(uint64, tag = "20")]
+    pub confirm_us: u64,
     /// Summed over threads.
     ///
     /// reading threads waited for storage
@@ -113,6 +134,20 @@ pub struct Spent {
     /// and how long that took
     #[prost(uint64, tag = "19")]
     pub copy_us: u64,
+    /// Object stores and web servers.
+    ///
+    /// for ranges
+    #[prost(uint64, tag = "21")]
+    pub store_requests: u64,
+    /// of these, made again after one failed
+    #[prost(uint64, tag = "22")]
+    pub store_retries: u64,
+    /// that came
+    #[prost(uint64, tag = "23")]
+    pub store_bytes: u64,
+    /// that this host had kept
+    #[prost(uint64, tag = "24")]
+    pub cached_bytes: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

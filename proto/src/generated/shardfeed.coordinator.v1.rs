@@ -36,6 +36,9 @@ pub struct JoinRequest {
     /// path of its trainer socket, for people; empty: none
     #[prost(string, tag = "7")]
     pub endpoint: ::prost::alloc::string::String,
+    /// ids of what it decodes images with, at most 16
+    #[prost(string, repeated, tag = "8")]
+    pub decoders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JoinResponse {
@@ -71,7 +74,7 @@ pub struct RankProgress {
     /// first step of the epoch that was not consumed
     #[prost(uint64, tag = "3")]
     pub step: u64,
-    /// batches ahead, ready
+    /// batches that are ready and not consumed, also those that were sent
     #[prost(uint64, tag = "4")]
     pub ready: u64,
     /// shard ordinals that are being read, at most 1024
@@ -949,7 +952,7 @@ pub struct Rank {
     /// of that epoch
     #[prost(uint64, tag = "9")]
     pub steps: u64,
-    /// batches ahead
+    /// batches that are ready and not consumed
     #[prost(uint64, tag = "10")]
     pub ready: u64,
     #[prost(uint64, tag = "11")]
@@ -1003,6 +1006,9 @@ pub struct Worker {
     pub endpoint: ::prost::alloc::string::String,
     #[prost(enumeration = "Cordon", tag = "13")]
     pub cordon: i32,
+    /// ids of what it decodes images with
+    #[prost(string, repeated, tag = "15")]
+    pub decoders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// of `serving`, as many; empty ones where nothing is known
     #[prost(message, repeated, tag = "14")]
     pub accounts: ::prost::alloc::vec::Vec<super::super::common::v1::Account>,

@@ -367,6 +367,10 @@ pub struct Took {
     /// of its slot
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
+    /// How long it has waited for its next batch by now, told about once a second while it does; 0: it has not asked.
+    /// Absent: it does not tell.
+    #[prost(uint64, optional, tag = "12")]
+    pub waiting_us: ::core::option::Option<u64>,
 }
 /// The start, or the request, has failed. Nothing follows for it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -5,28 +5,34 @@ use shardfeed_proto::common::v1 as wire;
 
 /// An account as a message.
 pub fn account_to(account: &Account) -> wire::Account {
-    // What was spent since the start is for whoever has the account itself.
-    let Account { setup, epoch, is_first, recent, in_epoch, since_start: _ } = account;
+    let Account { setup, recent, in_epoch, since_start, .. } = account;
     wire::Account {
         setup: Some(setup_to(setup)),
-        epoch: *epoch,
-        is_first: *is_first,
+        epoch: account.epoch,
+        is_first: account.is_first,
         recent: Some(spent_to(recent)),
         in_epoch: Some(spent_to(in_epoch)),
+        since_start: Some(spent_to(since_start)),
+        idle_us: account.idle_us,
+        waiting_us: account.waiting_us,
+        age_us: account.age_us,
     }
 }
 
 /// An account from its message; any numbers are one.
 pub fn account_from(message: &wire::Account) -> Account {
-    let wire::Account { setup, epoch, is_first, recent, in_epoch } = message;
+    let wire::Account { setup, recent, in_epoch, since_start, .. } = message;
     let spent = |spent: &Option<wire::Spent>| spent.as_ref().map(spent_from).unwrap_or_default();
     Account {
         setup: setup.as_ref().map(setup_from).unwrap_or_default(),
-        epoch: *epoch,
-        is_first: *is_first,
+        epoch: message.epoch,
+        is_first: message.is_first,
+        idle_us: message.idle_us,
+        waiting_us: message.waiting_us,
+        age_us: message.age_us,
         recent: spent(recent),
         in_epoch: spent(in_epoch),
-        since_start: Spent::default(),
+        since_start: spent(since_start),
     }
 }
 
@@ -56,6 +62,8 @@ fn setup_to(setup: &Setup) -> wire::Setup {
         budget_bytes: setup.budget_bytes,
         by_place: setup.by_place,
         compressed: setup.compressed,
+        remote: setup.remote,
+        cached: setup.cached,
         prefetch_reason: reason_to(reasons.prefetch).into(),
         reading_reason: reason_to(reasons.reading).into(),
         computing_reason: reason_to(reasons.computing).into(),
@@ -72,6 +80,8 @@ fn setup_from(message: &wire::Setup) -> Setup {
         budget_bytes: message.budget_bytes,
         by_place: message.by_place,
         compressed: message.compressed,
+        remote: message.remote,
+        cached: message.cached,
         reasons: Reasons {
             prefetch: reason_from(message.prefetch_reason()),
             reading: reason_from(message.reading_reason()),
@@ -115,6 +125,7 @@ alike!(
         gather_us,
         grant_us,
         room_us,
+        confirm_us,
         storage_us,
         inflate_us,
         parse_us,
@@ -123,6 +134,10 @@ alike!(
         work_us,
         copied,
         copy_us,
+        store_requests,
+        store_retries,
+        store_bytes,
+        cached_bytes,
     }
 );
 
@@ -139,9 +154,19 @@ mod tests {
             reading: Reason::Asked,
             computing: Reason::LeftToTrainer,
         };
-        let setup = Setup { cores: 6, by_place: true, reasons, ..Setup::default() };
-        let account =
-            Account { setup, epoch: 7, is_first: true, recent, in_epoch, ..Account::default() };
+        let setup = Setup { cores: 6, by_place: true, cached: true, reasons, ..Setup::default() };
+        let since_start = Spent { store_requests: 8, cached_bytes: 9, ..Spent::default() };
+        let account = Account {
+            setup,
+            epoch: 7,
+            is_first: true,
+            idle_us: 10,
+            waiting_us: Some(11),
+            age_us: 12,
+            recent,
+            in_epoch,
+            since_start,
+        };
         assert_eq!(account_from(&account_to(&account)), account);
         assert_eq!(account_from(&wire::Account::default()), Account::default());
     }

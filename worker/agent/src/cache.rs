@@ -215,6 +215,31 @@ fn decode(bytes: &[u8]) -> Option<Entries> {
     postcard::from_bytes(body).ok()
 }
 
+/// For the fuzz targets: cache files without a folder.
+pub mod fuzzing {
+    use super::{ChangeStamp, Entries, Entry, Inode, ShardIndex, decode, encode};
+
+    /// The cache file of files with these indexes.
+    pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {
+        let entry = |(number, index): (usize, ShardIndex)| {
+            let stamp = ChangeStamp { size_bytes: index.stream_bytes, modified_ns: 5, etag: None };
+            let inode = Inode { device: 1, number: number as u64, changed_ns: 7 };
+            (
+                format!("file-{number}"),
+                Entry { stamp, inode, compression: "auto".to_owned(), index },
+            )
+        };
+        encode(&indexes.into_iter().enumerate().map(entry).collect())
+    }
+
+    /// How many entries the cache file `bytes` has, and the file that they would be kept in; `None` if it
+    /// counts as empty.
+    pub fn kept_again(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let entries: Entries = decode(bytes)?;
+        Some((entries.len(), encode(&entries)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

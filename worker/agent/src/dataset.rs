@@ -167,6 +167,24 @@ impl Dataset {
         bytes.div_ceil(self.manifest.records().max(1))
     }
 
+    /// Mean bytes of the `samples` largest records that can stand together, rounded up, where a record
+    /// counts as its file's mean.
+    pub fn record_bytes_together(&self, samples: u64) -> u64 {
+        let mean = |file: &DatasetFile| file.data_bytes.div_ceil(file.records.max(1));
+        let mut files: Vec<_> = self.files.iter().filter(|file| file.records > 0).collect();
+        files.sort_unstable_by_key(|file| std::cmp::Reverse(mean(file)));
+        let (mut left, mut bytes) = (samples.max(1), 0_u64);
+        for file in files {
+            let taken = left.min(file.records);
+            bytes = bytes.saturating_add(taken.saturating_mul(mean(file)));
+            left -= taken;
+            if left == 0 {
+                break;
+            }
+        }
+        bytes.div_ceil((samples.max(1) - left).max(1))
+    }
+
     /// Mean bytes of an uncompressed file, rounded up.
     pub fn stream_bytes_mean(&self) -> u64 {
         let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;

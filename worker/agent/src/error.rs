@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use shardfeed_pipeline::{MemoryError, RowFault, SchemaError};
+use shardfeed_pipeline::{
+    BatchTooLarge, MemoryError, RowFault, SchemaError, TableCause, TableFault,
+};
 use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, TokenError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
@@ -115,6 +117,9 @@ pub enum LoadError {
         /// What to do.
         hint: &'static str,
     },
+    /// A table that operators look things up in cannot be used.
+    #[error(transparent)]
+    Table(#[from] Box<TableFault>),
     /// The numbers make no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -130,6 +135,9 @@ pub enum LoadError {
     /// The memory budget is too small.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A batch is larger than the memory budget.
+    #[error("{0}; it is that of epoch {1}, step {2}")]
+    BatchTooLarge(BatchTooLarge, u64, u64),
     /// Whoever assigns work refused, or a worker failed, in its words.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -202,10 +210,19 @@ impl LoadError {
             Self::Changed { file, .. } => return at(ErrorKind::Changed, file, None, None),
             Self::Io { file, .. } => return at(ErrorKind::Data, file, None, None),
             Self::Store { file, offset, .. } => return at(ErrorKind::Data, file, *offset, None),
+            Self::Table(fault) => {
+                let kind = match fault.cause {
+                    TableCause::NotFound => ErrorKind::NotFound,
+                    TableCause::Another => ErrorKind::Changed,
+                    TableCause::Unreadable => ErrorKind::Data,
+                };
+                return at(kind, &fault.file, fault.offset, None);
+            }
             Self::NotFound(_) => ErrorKind::NotFound,
             Self::Cache { .. } => ErrorKind::Cache,
             Self::Token(_) => ErrorKind::Token,
             Self::Memory(_)
+            | Self::BatchTooLarge(..)
             | Self::Plan(_)
             | Self::Manifest(_)
             | Self::Schema(_)
@@ -215,6 +232,12 @@ impl LoadError {
             Self::ReaderLost => ErrorKind::Unspecified,
         };
         WireError::new(kind, self.to_string())
+    }
+}
+
+impl From<TableFault> for LoadError {
+    fn from(fault: TableFault) -> Self {
+        Box::new(fault).into()
     }
 }
 

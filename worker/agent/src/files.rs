@@ -10,7 +10,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as StorePath;
 use object_store::{GetOptions, GetResultPayload, ObjectStore};
 use rustix::process::{Resource, getrlimit};
-use shardfeed_pipeline::{REMOTE_CHUNKS_AHEAD, RowError, RowFault};
+use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
 use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::dataset::Dataset;
@@ -57,9 +57,11 @@ impl Files {
         let open_max = usize::try_from(limit / 4).unwrap_or(OPEN_MAX).clamp(OPEN_MIN, OPEN_MAX);
         let store = Arc::new(LocalFileSystem::new());
         let remote = match dataset.root().to_str() {
-            Some(root) if is_remote(dataset.root()) => {
-                Some(Reach::open(root, Arc::clone(&counters.remote), dataset.blocks().cloned())?)
-            }
+            Some(root) if is_remote(dataset.root()) => Some(Reach::open(
+                root,
+                Arc::clone(&counters.meter.remote),
+                dataset.blocks().cloned(),
+            )?),
             _ => None,
         };
         let meter = Arc::clone(&counters.meter);
@@ -96,6 +98,8 @@ impl Files {
                 let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
                 ReadError { file, offset, ordinal, kind }.into()
             }
+            // Not the record's doing.
+            RowFault::Operator { fault: OperatorFault::Table(fault), .. } => fault.into(),
             fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
         }
     }

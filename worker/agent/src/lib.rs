@@ -58,6 +58,8 @@ mod budget;
 
 pub use account::{account_from, account_to};
 pub use budget::default_budget_bytes;
+#[doc(hidden)]
+pub use cache::fuzzing;
 pub use cache::{CacheChoice, CacheOptions};
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
 pub use cluster::{

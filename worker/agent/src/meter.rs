@@ -1,16 +1,20 @@
 //! The clocks behind an account: a few reads for each chunk, part and batch, none for a record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use shardfeed_pipeline::{Account, Begun, Book, Setup, Spent, Stage, Watch};
 
+use crate::remote::RemoteCounters;
 use crate::trace;
 
 /// How often the system is asked what came from storage devices.
 const DEVICE_EVERY: Duration = Duration::from_millis(20);
+
+/// A trainer that waits says so again within this time.
+const TOLD_FOR: Duration = Duration::from_secs(5);
 
 /// What the thread that plans does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +55,22 @@ pub struct Demand {
     pub work: Duration,
     /// Of the wait, copying the batch; zero if it was not copied.
     pub copy: Duration,
+    /// The trainer also tells when it waits for long.
+    pub tells_waits: bool,
 }
 
 /// Sums of all threads that work for one rank.
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
+    /// What talking to stores costs.
+    pub(crate) remote: Arc<RemoteCounters>,
     storage_ns: AtomicU64,
     stored_bytes: AtomicU64,
     inflate_ns: AtomicU64,
     read_wait_ns: AtomicU64,
+    /// A wait for a shard that is under way: since when, counted from `begun`; 0: there is none.
+    reading_since_ns: AtomicU64,
     parse_ns: AtomicU64,
     write_ns: AtomicU64,
     sums: Mutex<Sums>,
@@ -70,11 +80,26 @@ pub(crate) struct Meter {
 struct Sums {
     /// Of the planning thread and the trainer, microseconds apart from what is being done now.
     spent: Spent,
-    doing: Option<(Doing, Instant)>,
+    /// What the planning thread does, since when, and what it had waited for shards before.
+    doing: Option<(Doing, Instant, u64)>,
+    /// Since when what is made may not be delivered, because nobody confirms the lease.
+    unconfirmed: Option<Instant>,
+    demand: Between,
     book: Book,
     setup: Setup,
     /// Bytes from storage devices when this began, and when that was looked at last.
     device: Option<(u64, Instant)>,
+}
+
+/// What the trainer does, since it took its last batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    /// It does not tell.
+    Unknown,
+    /// It has not asked for the next one.
+    Works,
+    /// It has waited since then, as it said at the second time.
+    Waits(Instant, Instant),
 }
 
 impl Default for Meter {
@@ -87,16 +112,20 @@ impl Default for Meter {
         let sums = Sums {
             spent: Spent::default(),
             doing: None,
+            unconfirmed: None,
+            demand: Between::Unknown,
             book: Book::default(),
             setup,
             device: device_bytes().map(|bytes| (bytes, begun)),
         };
         Self {
             begun,
+            remote: Arc::default(),
             storage_ns: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             inflate_ns: AtomicU64::new(0),
             read_wait_ns: AtomicU64::new(0),
+            reading_since_ns: AtomicU64::new(0),
             parse_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
             sums: Mutex::new(sums),
@@ -114,30 +143,42 @@ impl Meter {
     pub(crate) fn during<T>(&self, doing: Doing, work: impl FnOnce() -> T) -> T {
         let _span = trace::span(doing.name());
         let (begun, read_wait_ns) = (Instant::now(), self.read_wait_ns.load(Ordering::Relaxed));
-        self.lock().doing = Some((doing, begun));
+        self.lock().doing = Some((doing, begun, read_wait_ns));
         let done = work();
-        let took_us = micros(begun.elapsed());
-        let read_wait_us = (self.read_wait_ns.load(Ordering::Relaxed) - read_wait_ns) / 1000;
         let mut sums = self.lock();
-        sums.doing = None;
-        let spent = &mut sums.spent;
+        let mut spent = sums.spent;
+        self.count(&mut spent, (doing, begun, read_wait_ns));
+        (sums.spent, sums.doing) = (spent, None);
+        done
+    }
+
+    /// Counts what the planning thread does, up to now.
+    fn count(&self, spent: &mut Spent, (doing, since, waited_ns): (Doing, Instant, u64)) {
+        let took_us = micros(since.elapsed());
         match doing {
             Doing::Room => spent.room_us += took_us,
             Doing::Fill => spent.fill_us += took_us,
             Doing::Grant => spent.grant_us += took_us,
             Doing::Gather => {
+                let waiting_ns = match self.reading_since_ns.load(Ordering::Relaxed) {
+                    0 => 0,
+                    since_ns => nanos(self.begun.elapsed()).saturating_sub(since_ns),
+                };
+                let waited_ns = self.read_wait_ns.load(Ordering::Relaxed) - waited_ns;
+                let read_wait_us = ((waited_ns + waiting_ns) / 1000).min(took_us);
                 spent.read_wait_us += read_wait_us;
-                spent.gather_us += took_us.saturating_sub(read_wait_us);
+                spent.gather_us += took_us - read_wait_us;
             }
         }
-        done
     }
 
     /// The planning thread waits for a shard to be read.
     pub(crate) fn read_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let _span = trace::span("wait for shard");
         let begun = Instant::now();
+        self.reading_since_ns.store(nanos(begun - self.begun).max(1), Ordering::Relaxed);
         let done = wait();
+        self.reading_since_ns.store(0, Ordering::Relaxed);
         add(&self.read_wait_ns, nanos(begun.elapsed()));
         done
     }
@@ -169,9 +210,30 @@ impl Meter {
         change(&mut self.lock().setup);
     }
 
+    /// Whether what is made may be delivered, as far as the coordinator's word goes.
+    pub(crate) fn confirmed(&self, is_confirmed: bool) {
+        let mut sums = self.lock();
+        match (is_confirmed, sums.unconfirmed) {
+            (true, Some(since)) => {
+                sums.spent.confirm_us += micros(since.elapsed());
+                sums.unconfirmed = None;
+            }
+            (false, None) => sums.unconfirmed = Some(Instant::now()),
+            _ => {}
+        }
+    }
+
+    /// The trainer has waited for its next batch for so long by now.
+    pub(crate) fn waits(&self, waiting: Duration) {
+        let now = Instant::now();
+        let since = now.checked_sub(waiting).unwrap_or(self.begun);
+        self.lock().demand = Between::Waits(since, now);
+    }
+
     /// The trainer took a batch.
     pub(crate) fn took(&self, demand: &Demand) {
         let mut sums = self.lock();
+        sums.demand = if demand.tells_waits { Between::Works } else { Between::Unknown };
         let spent = &mut sums.spent;
         spent.batches += 1;
         spent.samples += demand.samples;
@@ -188,7 +250,15 @@ impl Meter {
     pub(crate) fn account(&self) -> Account {
         let mut sums = self.lock();
         let spent = self.spent(&mut sums);
-        sums.book.account(sums.setup, spent)
+        let waiting_us = match sums.demand {
+            Between::Works => Some(0),
+            Between::Waits(since, told) if told.elapsed() < TOLD_FOR => {
+                Some(micros(since.elapsed()))
+            }
+            // One that no longer says so was stopped, or does something else.
+            Between::Unknown | Between::Waits(..) => None,
+        };
+        sums.book.account(sums.setup, spent, waiting_us)
     }
 
     fn spent(&self, sums: &mut Sums) -> Spent {
@@ -199,6 +269,7 @@ impl Meter {
             sums.spent.device_bytes += now.saturating_sub(last);
             sums.device = Some((now, Instant::now()));
         }
+        let remote = self.remote.stats();
         let mut spent = Spent {
             wall_us: micros(self.begun.elapsed()),
             stored_bytes: self.stored_bytes.load(Ordering::Relaxed),
@@ -206,14 +277,17 @@ impl Meter {
             inflate_us: us(&self.inflate_ns),
             parse_us: us(&self.parse_ns),
             write_us: us(&self.write_ns),
+            store_requests: remote.requests,
+            store_retries: remote.retries,
+            store_bytes: remote.bytes,
+            cached_bytes: remote.cached_bytes,
             ..sums.spent
         };
         // What takes long is seen while it does.
-        match sums.doing {
-            Some((Doing::Fill, since)) => spent.fill_us += micros(since.elapsed()),
-            Some((Doing::Grant, since)) => spent.grant_us += micros(since.elapsed()),
-            _ => {}
+        if let Some(doing) = sums.doing {
+            self.count(&mut spent, doing);
         }
+        spent.confirm_us += sums.unconfirmed.map_or(0, |since| micros(since.elapsed()));
         spent
     }
 }

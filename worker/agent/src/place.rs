@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use shardfeed_pipeline::{ChunkPool, RawRecord};
+use shardfeed_pipeline::{Assembler, Batch, ChunkPool, RawRecord};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES, ReadError, ReadErrorKind, decode_header};
 
 use crate::error::LoadError;
 use crate::files::Files;
-use crate::stream::mark_before;
+use crate::reader::PendingRow;
+use crate::stream::{StreamTools, mark_before};
 
 /// Bytes read at once where many headers are near each other.
 const NEAR_BYTES: usize = 8 << 10;
@@ -42,6 +44,33 @@ impl Place {
         let Self { sample, offset, .. } = *self;
         Ok(RawRecord { sample, offset, chunk: chunks.share(bytes), start: 0, len })
     }
+}
+
+/// A batch of records as they are, read to where they belong; `None` if that is not possible, for whatever
+/// reason.
+pub(crate) fn read_straight(
+    places: &[Place],
+    rows: &[PendingRow],
+    assembler: &Assembler,
+    tools: &StreamTools,
+    has_room: impl FnOnce(usize) -> bool,
+) -> Option<Batch> {
+    let row = |(place, row): (&Place, &PendingRow)| {
+        let len = usize::try_from(place.len).expect("the header was within the file");
+        (place.sample, len, row.valid)
+    };
+    let rows: Vec<_> = places.iter().zip(rows).map(row).collect();
+    let read = |index: usize, into: &mut [u8]| {
+        let Place { sample, offset, .. } = places[index];
+        let from = offset + HEADER_BYTES as u64;
+        !tools.stop.load(Ordering::Relaxed)
+            && read_full(&tools.files, sample.shard, into, from)
+                .is_ok_and(|read| read == into.len())
+    };
+    let batch = assembler.assemble_straight(&rows, has_room, read)?;
+    let bytes: usize = rows.iter().map(|(_, len, _)| len + FOOTER_BYTES).sum();
+    tools.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    Some(batch)
 }
 
 /// Finds places shard by shard, walking headers onwards from where it stood or from a mark.

@@ -33,6 +33,11 @@ pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64) -> DrawKey {
     DrawKey { content: shuffle.content, seed: shuffle.seed, epoch }
 }
 
+/// Whether samples are held until others have come.
+pub(crate) fn has_window(shuffle: &Shuffle) -> bool {
+    shuffle.enabled && shuffle.window > 1
+}
+
 /// What an epoch asks of a reader.
 pub(crate) struct Shape {
     /// Samples of a full batch.
@@ -93,7 +98,8 @@ impl Planner {
             self.reads(Order::Planned(Arc::clone(&plan)));
             let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
-            let mut is_filled = false;
+            // Without a window there is nothing to fill: the first batch is one like the others.
+            let mut is_filled = !has_window(plan.shuffle());
             while step < steps {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
@@ -125,12 +131,12 @@ impl Planner {
         let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
         let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that go into it.
-        let row_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + record_bytes + 17;
-        let batch_bytes = rows.saturating_mul(row_bytes).max(1);
+        let slot_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + 17;
+        let batch_bytes = rows.saturating_mul(slot_bytes + record_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
         let asked = prefetch.unwrap_or(PREFETCH_START);
         let start = asked.min(fits).max(1);
-        let need = |prefetch: usize| Need {
+        let mut shape = Need {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
@@ -140,16 +146,32 @@ impl Planner {
                 1
             },
             record_bytes,
+            window_record_bytes: record_bytes,
+            straight: self.assembler.is_straight(),
             compressed: dataset.is_compressed(),
             remote: dataset.is_remote(),
             shard_bytes: dataset.stream_bytes_mean(),
-            batch_bytes: batch_bytes.saturating_mul(prefetch as u64),
+            batch_bytes: 0,
             budget_bytes: *budget_bytes,
+        };
+        shape.window_record_bytes = dataset.record_bytes_together(shape.held());
+        let made_bytes = schema.made_bytes(*budget_bytes);
+        let need = |prefetch: usize| Need {
+            batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
+            ..shape
         };
         let reading = choose(&need(start))?;
         // More batches ahead may not be at the cost of how files are read.
         let is_same = |prefetch: &usize| choose(&need(*prefetch)) == Ok(reading);
         let most = (start..=fits.min(PREFETCH_MOST)).rev().find(is_same).unwrap_or(start);
+        // Batches may turn out larger than they are on average, if that costs nothing else.
+        let roomy = Need { batch_bytes: budget_bytes / 2, ..shape };
+        let batches_bytes = match choose(&roomy) == Ok(reading) {
+            true => roomy.batch_bytes,
+            false => need(most).batch_bytes,
+        };
+        let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
+        schema.bound_made(made_bytes);
         let shared = &self.shared;
         shared.tuning.fit_prefetch(most);
         let meter = &shared.counters.meter;
@@ -157,10 +179,12 @@ impl Planner {
         let chosen = shared.tuning.choice().0.prefetch as usize;
         let prefetch = if prefetch.is_some() { start } else { chosen };
         let compressed = dataset.is_compressed();
+        let (remote, cached) = (dataset.is_remote(), dataset.blocks().is_some());
         meter.set_up(|setup| {
             (setup.prefetch, setup.prefetch_asked) = (prefetch as u64, asked as u64);
             (setup.budget_bytes, setup.compressed) = (*budget_bytes, compressed);
-            setup.by_place = reading == Reading::Locate;
+            (setup.remote, setup.cached) = (remote, cached);
+            setup.by_place = reading == Reading::Locate && !shape.is_straight();
         });
         let mut state = shared.lock();
         if state.reading != Some(reading) {
@@ -168,6 +192,8 @@ impl Planner {
         }
         state.reading = Some(reading);
         state.prefetch = prefetch;
+        state.budget.bound(*budget_bytes, least_bytes, batches_bytes - made_bytes);
+        self.options.slots.bound(state.budget.pool_bytes());
         Ok(reading)
     }
 
@@ -191,11 +217,7 @@ impl Planner {
             samples,
         };
         if by_place {
-            self.tools.io.spawn(move || {
-                work.read_then(rows, |work, rows| {
-                    computing().spawn(move || work.run(rows));
-                });
-            });
+            self.tools.io.spawn(move || work.read_placed(rows));
         } else {
             computing().spawn(move || work.read_then(rows, Work::run));
         }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Account, Assembler, ChunkPool, Reading, Schema};
+use shardfeed_pipeline::{Account, Assembler, ChunkPool, Reading, Room, Schema};
 use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 
 use crate::control::{Control, Lease};
@@ -114,8 +114,10 @@ pub enum Polled {
 /// What a prefetcher chose and holds.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefetchStats {
-    /// Batches ready.
+    /// Batches ready and not given to anybody.
     pub ready: usize,
+    /// Batches that were given to somebody who passes them on, and that the trainer has not taken.
+    pub shown: usize,
     /// Batches that are being read or assembled.
     pub in_work: usize,
     /// Batches ahead at most, after the memory budget had its say.
@@ -164,10 +166,9 @@ impl Prefetch {
             started: 0,
             shown: 0,
             taken: 0,
-            ready_bytes: 0,
-            largest_bytes: 0,
+            budget: Room::default(),
+            parked: BTreeMap::new(),
             prefetch: options.prefetch.unwrap_or(PREFETCH_START).max(1),
-            batch_budget_bytes: usize::try_from(options.budget_bytes / 2).unwrap_or(usize::MAX),
             reading: None,
             feed: None,
             stop: false,
@@ -176,6 +177,7 @@ impl Prefetch {
         let no_threads = |source| LoadError::Io { file: "reading threads".into(), source };
         let chunks_keep_bytes =
             usize::try_from(options.budget_bytes / CHUNKS_PART).unwrap_or(usize::MAX);
+        let chunks = ChunkPool::new(CHUNKS_KEEP, chunks_keep_bytes);
         let tuning = Tuning::start(options.prefetch).map_err(no_threads)?;
         let counters = Arc::new(ReadCounters::default());
         let meter = Arc::clone(&counters.meter);
@@ -187,6 +189,8 @@ impl Prefetch {
             room: Condvar::new(),
             counters: Arc::clone(&counters),
             tuning,
+            chunks: chunks.clone(),
+            slots: options.slots.clone(),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let dataset = Arc::clone(&options.dataset);
@@ -194,7 +198,7 @@ impl Prefetch {
         let tools = StreamTools {
             files: Arc::new(files),
             io,
-            chunks: ChunkPool::new(CHUNKS_KEEP, chunks_keep_bytes),
+            chunks,
             counters,
             chunk_bytes: 0,
             primed_max: 0,
@@ -267,12 +271,13 @@ impl Prefetch {
                 .0;
         }
         let result = state.results.remove(&self.next).expect("just seen");
-        let is_batch = matches!(result, Ok(Outcome::Batch(_)));
+        let is_batch = is_batch(&result);
         state.shown += usize::from(is_batch);
         state.taken += u64::from(!is_batch);
         drop(state);
         if !is_batch {
             self.shared.room.notify_all();
+            self.shared.unpark();
         }
         self.next += 1;
         self.waited += begun.elapsed();
@@ -282,25 +287,36 @@ impl Prefetch {
         })
     }
 
+    /// Whether what is made may be delivered, as far as the coordinator's word goes.
+    pub fn confirmed(&self, is_confirmed: bool) {
+        self.shared.counters.meter.confirmed(is_confirmed);
+    }
+
     /// What was chosen and what is held.
     pub fn stats(&self) -> PrefetchStats {
         let state = self.shared.lock();
         let counters = &self.shared.counters;
         PrefetchStats {
-            ready: state.results.len(),
+            ready: state.results.values().filter(|result| is_batch(result)).count(),
+            shown: state.shown,
             in_work: (state.started - state.taken) as usize - state.results.len() - state.shown,
             prefetch: state.prefetch,
             budget_bytes: self.budget_bytes,
             reading: state.reading,
             read_bytes: counters.bytes.load(Ordering::Relaxed),
             reinflated_bytes: counters.reinflated_bytes.load(Ordering::Relaxed),
-            remote: self.is_remote.then(|| counters.remote.stats()),
+            remote: self.is_remote.then(|| counters.meter.remote.stats()),
             slots: self.slots.stats(),
             waited: self.waited,
             granted: state.feed.as_ref().map(|feed| feed.lookahead()),
             account: counters.meter.account(),
         }
     }
+}
+
+/// Whether there is a batch at a place of the sequence; else it is an end, or an error.
+fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
+    matches!(result, Ok(Outcome::Batch(_)))
 }
 
 /// Says that batches were taken, so that others may be started.
@@ -310,6 +326,11 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// The trainer has waited for its next batch for so long by now.
+    pub fn waits(&self, waiting: Duration) {
+        self.shared.counters.meter.waits(waiting);
+    }
+
     /// What the trainer spent on a batch that it took.
     pub fn account(&self, demand: &Demand) {
         let meter = &self.shared.counters.meter;
@@ -326,9 +347,10 @@ impl Taken {
         debug_assert!(batches <= state.shown, "only what was shown can be taken");
         state.shown -= batches.min(state.shown);
         state.taken += batches as u64;
-        state.ready_bytes = state.ready_bytes.saturating_sub(bytes);
+        state.budget.take(bytes);
         drop(state);
         self.shared.room.notify_all();
+        self.shared.unpark();
     }
 }
 
@@ -337,6 +359,7 @@ impl Drop for Prefetch {
         self.shared.lock().stop = true;
         self.stop.store(true, Ordering::Relaxed);
         self.shared.room.notify_all();
+        self.shared.unpark();
         let Some(planner) = self.planner.take() else {
             return;
         };

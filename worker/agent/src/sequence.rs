@@ -1,9 +1,12 @@
 //! Finished batches in sequence, whoever finishes them first.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use shardfeed_pipeline::{Batch, Reading};
+use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::{Batch, BatchTooLarge, ChunkPool, Reading, Room};
 use shardfeed_plan::Planned;
 
 use crate::dynamic::Feed;
@@ -47,7 +50,14 @@ pub(crate) struct Shared {
     pub(crate) room: Condvar,
     pub(crate) counters: Arc<ReadCounters>,
     pub(crate) tuning: Tuning,
+    /// Where the bytes are that batches are made of.
+    pub(crate) chunks: ChunkPool,
+    /// What batches are written into.
+    pub(crate) slots: SlotPool,
 }
+
+/// How often it is looked whether chunks were let go.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -57,11 +67,11 @@ pub(crate) struct State {
     /// Batches that were shown to somebody who has not taken them yet.
     pub(crate) shown: usize,
     pub(crate) taken: u64,
-    /// Bytes of finished batches, and of the largest one so far.
-    pub(crate) ready_bytes: usize,
-    pub(crate) largest_bytes: usize,
+    /// What batches ahead may use, and use.
+    pub(crate) budget: Room,
+    /// Batches that wait for room, by their place.
+    pub(crate) parked: BTreeMap<u64, Parked>,
     pub(crate) prefetch: usize,
-    pub(crate) batch_budget_bytes: usize,
     pub(crate) reading: Option<Reading>,
     /// Of a dynamic job: what it was granted.
     pub(crate) feed: Option<Arc<Feed>>,
@@ -77,14 +87,15 @@ impl Shared {
 
     pub(crate) fn finish(&self, place: u64, result: Result<Outcome, LoadError>) {
         let mut state = self.lock();
-        if let Ok(Outcome::Batch(delivered)) = &result {
-            let bytes = delivered.batch.slot.size_bytes();
-            state.ready_bytes += bytes;
-            state.largest_bytes = state.largest_bytes.max(bytes);
-        }
+        let bytes = match &result {
+            Ok(Outcome::Batch(delivered)) => delivered.batch.slot.size_bytes(),
+            _ => 0,
+        };
+        state.budget.finish(place, bytes);
         state.results.insert(place, result);
         drop(state);
         self.ready.notify_all();
+        self.unpark();
     }
 
     /// Waits until one more batch may be started; `None` to stop.
@@ -92,19 +103,53 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let ahead = (state.started - state.taken) as usize;
-            let in_work = ahead - state.results.len() - state.shown;
-            let bytes = state.ready_bytes + (in_work + 1) * state.largest_bytes;
-            let fits = ahead < state.prefetch && bytes <= state.batch_budget_bytes;
             if state.stop {
                 return None;
             }
+            let fits = ahead < state.prefetch && state.budget.may_begin(self.chunks.shared_bytes());
             if fits || ahead == 0 {
+                let place = state.started;
                 state.started += 1;
-                let place = state.started - 1;
+                state.budget.begin(place);
                 return Some(Ticket { shared: Arc::clone(self), place, is_open: true });
             }
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            // Chunks are let go without a word.
+            state = match ahead < state.prefetch {
+                true => {
+                    let wait = self.room.wait_timeout(state, LOOK_EVERY);
+                    wait.unwrap_or_else(PoisonError::into_inner).0
+                }
+                false => self.room.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
+    }
+
+    /// Batches that wait for room go on if there is some.
+    pub(crate) fn unpark(&self) {
+        let mut state = self.lock();
+        let taken = state.taken;
+        while let Some((&place, parked)) = state.parked.first_key_value() {
+            let bytes = parked.bytes;
+            if !state.stop && !state.budget.fits(place, bytes, taken) {
+                return;
+            }
+            let parked = state.parked.remove(&place).expect("just seen");
+            drop(state);
+            (parked.go_on)();
+            state = self.lock();
+        }
+    }
+}
+
+/// A batch that waits for room.
+pub(crate) struct Parked {
+    bytes: usize,
+    go_on: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parked").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -116,6 +161,32 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    /// Whether a slot of `bytes` may be taken for this place.
+    ///
+    /// # Errors  It will never fit.
+    pub(crate) fn has_room(&self, bytes: usize) -> Result<bool, BatchTooLarge> {
+        let mut state = self.shared.lock();
+        let (taken, size) = (state.taken, SlotPool::slot_bytes(bytes));
+        state.budget.check(bytes)?;
+        let fits = state.stop || state.budget.fits(self.place, size, taken);
+        if fits {
+            state.budget.grant(self.place, size);
+            self.shared.slots.bound(state.budget.pool_bytes());
+        }
+        Ok(fits)
+    }
+
+    /// Does `go_on` when there is room for a slot of `bytes`.
+    pub(crate) fn park(&self, bytes: usize) -> impl FnOnce(Box<dyn FnOnce() + Send>) + use<> {
+        let (shared, place) = (Arc::clone(&self.shared), self.place);
+        move |go_on| {
+            let parked = Parked { bytes: SlotPool::slot_bytes(bytes), go_on };
+            shared.lock().parked.insert(place, parked);
+            // Room may have been made since it was asked for.
+            shared.unpark();
+        }
+    }
+
     pub(crate) fn finish(mut self, result: Result<Outcome, LoadError>) {
         self.is_open = false;
         self.shared.finish(self.place, result);

@@ -16,7 +16,6 @@ use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
-use crate::remote::RemoteCounters;
 
 /// Bytes that are read at once for a single record.
 const ONE_RECORD_BYTES: usize = 64 << 10;
@@ -31,8 +30,6 @@ pub(crate) struct ReadCounters {
     pub(crate) bytes: AtomicU64,
     /// Bytes of compressed shards that were inflated only to be passed over.
     pub(crate) reinflated_bytes: AtomicU64,
-    /// What talking to stores costs.
-    pub(crate) remote: Arc<RemoteCounters>,
     /// Where time goes.
     pub(crate) meter: Arc<Meter>,
 }

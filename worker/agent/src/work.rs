@@ -9,6 +9,7 @@ use shardfeed_plan::Planned;
 
 use crate::error::LoadError;
 use crate::mend::{Mending, Order, Skipped};
+use crate::place::{self, Place};
 use crate::reader::{Item, PendingRow};
 use crate::sequence::{Delivered, Outcome, Ticket};
 use crate::stream::StreamTools;
@@ -113,6 +114,23 @@ pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
     made
 }
 
+/// All rows' places, if none of them was read yet.
+fn places(rows: &[PendingRow]) -> Option<Vec<Place>> {
+    let place = |row: &PendingRow| match row.item {
+        Item::Place(place) => Some(place),
+        Item::Record(_) => None,
+    };
+    rows.iter().map(place).collect()
+}
+
+/// Why a batch cannot be made.
+enum AssembleError {
+    /// Of one of its rows.
+    Row(RowError),
+    /// Of something else.
+    Load(LoadError),
+}
+
 /// One batch on its way through the threads.
 pub(crate) struct Work {
     pub(crate) assembler: Assembler,
@@ -141,6 +159,38 @@ impl Work {
         }
     }
 
+    /// Reads what is only known by place, on a reading thread.
+    pub(crate) fn read_placed(self, rows: Vec<PendingRow>) {
+        if self.assembler.is_straight()
+            && let Some(places) = places(&rows)
+        {
+            let mut needed = None;
+            let has_room = |bytes| {
+                let fits = self.ticket.has_room(bytes);
+                needed = (fits == Ok(false)).then_some(bytes);
+                fits == Ok(true)
+            };
+            let shard = places[0].sample.shard;
+            let straight =
+                || place::read_straight(&places, &rows, &self.assembler, &self.tools, has_room);
+            let batch = self.tools.files.meter().chunk(shard, straight);
+            match (batch, needed) {
+                (Some(batch), _) => return self.finish(batch, vec![]),
+                (None, Some(bytes)) => {
+                    return self.park(bytes, move |work| {
+                        let io = Arc::clone(&work.tools.io);
+                        io.spawn(move || work.read_placed(rows));
+                    });
+                }
+                // Read one by one they tell what is wrong.
+                (None, None) => {}
+            }
+        }
+        self.read_then(rows, |work, rows| {
+            computing().spawn(move || work.run(rows));
+        });
+    }
+
     fn read(&self, rows: Vec<PendingRow>) -> Result<Vec<Row>, LoadError> {
         let read = |row: PendingRow| {
             let record = match row.item {
@@ -155,16 +205,35 @@ impl Work {
         rows.into_iter().map(read).collect()
     }
 
-    fn assemble(&self, rows: &[Row]) -> Result<Batch, RowError> {
+    /// - Returns `None`, and how many bytes it needs, if there is no room for the batch yet.
+    fn assemble(&self, rows: &[Row]) -> Result<Result<Batch, usize>, AssembleError> {
         let at = [("epoch", self.draw.epoch), ("step", self.step)];
         let _span = trace::span_of("assemble", at);
-        self.assembler.assemble(rows, &self.draw)
+        let (mut needed, mut never) = (0, None);
+        let made = self.assembler.assemble_within(rows, &self.draw, |bytes| {
+            needed = bytes;
+            self.ticket.has_room(bytes).unwrap_or_else(|error| {
+                never = Some(error);
+                false
+            })
+        });
+        match (made.map_err(AssembleError::Row)?, never) {
+            (_, Some(error)) => Err(AssembleError::Load(LoadError::BatchTooLarge(
+                error,
+                self.draw.epoch,
+                self.step,
+            ))),
+            (Some(batch), None) => Ok(Ok(batch)),
+            (None, None) => Ok(Err(needed)),
+        }
     }
 
     pub(crate) fn run(self, rows: Vec<Row>) {
         let error = match self.assemble(&rows) {
-            Ok(batch) => return self.finish(batch, vec![]),
-            Err(error) => error,
+            Ok(Ok(batch)) => return self.finish(batch, vec![]),
+            Ok(Err(bytes)) => return self.park(bytes, move |work| work.run(rows)),
+            Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
+            Err(AssembleError::Row(error)) => error,
         };
         let faults = match self.mending() {
             Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
@@ -180,6 +249,17 @@ impl Work {
         }
     }
 
+    /// Goes on when there is room for a batch of `bytes`.
+    fn park(self, bytes: usize, go_on: impl FnOnce(Self) + Send + 'static) {
+        let park = self.ticket.park(bytes);
+        park(Box::new(move || {
+            computing().spawn(move || match self.tools.stop.load(Ordering::Relaxed) {
+                true => self.ticket.finish(Err(LoadError::Interrupted)),
+                false => go_on(self),
+            });
+        }));
+    }
+
     /// How corrupt records are skipped, if they are.
     fn mending(&self) -> Option<Mending<'_>> {
         let Self { assembler, tools, order, draw, .. } = self;
@@ -192,13 +272,19 @@ impl Work {
             Ok(skipped) => skipped,
             Err(error) => return self.ticket.finish(Err(error)),
         };
-        computing().spawn(move || match self.assemble(&rows) {
-            Ok(batch) => self.finish(batch, skipped),
-            Err(error) => {
+        computing().spawn(move || self.run_mended(rows, skipped));
+    }
+
+    fn run_mended(self, rows: Vec<Row>, skipped: Vec<Skipped>) {
+        match self.assemble(&rows) {
+            Ok(Ok(batch)) => self.finish(batch, skipped),
+            Ok(Err(bytes)) => self.park(bytes, move |work| work.run_mended(rows, skipped)),
+            Err(AssembleError::Load(error)) => self.ticket.finish(Err(error)),
+            Err(AssembleError::Row(error)) => {
                 let error = self.tools.files.located(error);
                 self.ticket.finish(Err(error));
             }
-        });
+        }
     }
 
     fn finish(self, batch: Batch, skipped: Vec<Skipped>) {

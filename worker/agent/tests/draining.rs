@@ -1,20 +1,22 @@
-//! A worker that its cluster wants to be rid of: trainers are told goodbye, the cluster is left, and the
-//! process goes on.
+//! Whom a worker serves not: any trainer once its cluster wants to be rid of it, when they are told goodbye, the
+//! cluster is left, and the process goes on; and jobs that it cannot decode.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{CacheChoice, Coordinator, Worker, WorkerOptions};
+use shardfeed_pipeline::JpegDecoder;
+use shardfeed_plan::{ContentDigest, JobIdentity, Mode, Shuffle, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::trainer::v1 as trainer;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, WireError, identity_to};
 use shardfeed_socket::{ConnectOptions, Connection, ListenOptions, connect};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
@@ -30,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Sessions {
     draining: Arc<AtomicBool>,
     left: Arc<AtomicUsize>,
+    /// Decoders that a worker said it has.
+    joined: Arc<Mutex<Vec<String>>>,
 }
 
 impl NamedService for Sessions {
@@ -49,7 +53,9 @@ impl Service<http::Request<Body>> for Sessions {
         let sessions = self.clone();
         Box::pin(async move {
             Ok(match request.uri().path().rsplit('/').next() {
-                Some("Join") => Grpc::new(ProstCodec::default()).unary(Join, request).await,
+                Some("Join") => {
+                    Grpc::new(ProstCodec::default()).unary(Join(sessions), request).await
+                }
                 Some("Heartbeat") => {
                     Grpc::new(ProstCodec::default()).unary(Heartbeat(sessions), request).await
                 }
@@ -62,7 +68,7 @@ impl Service<http::Request<Body>> for Sessions {
     }
 }
 
-struct Join;
+struct Join(Sessions);
 struct Heartbeat(Sessions);
 struct Leave(Sessions);
 
@@ -72,7 +78,8 @@ impl UnaryService<wire::JoinRequest> for Join {
     type Response = wire::JoinResponse;
     type Future = Answer<Self::Response>;
 
-    fn call(&mut self, _: Request<wire::JoinRequest>) -> Self::Future {
+    fn call(&mut self, request: Request<wire::JoinRequest>) -> Self::Future {
+        *self.0.joined.lock().unwrap() = request.into_inner().decoders;
         let cluster_id = "test".to_owned();
         let joined = wire::JoinResponse { cluster_id, session: 1, ttl_ms: 5_000, heartbeat_ms: 50 };
         Box::pin(async move { Ok(Response::new(joined)) })
@@ -124,9 +131,15 @@ fn greet(path: &Path) -> (Trainer, Message) {
     (made, said)
 }
 
-#[test]
-fn trainers_are_told_goodbye_and_the_cluster_is_left() {
-    let sessions = Sessions::default();
+/// A worker `w` of a coordinator that knows `sessions`.
+struct Started {
+    worker: Worker,
+    socket: PathBuf,
+    _folder: tempfile::TempDir,
+    _runtime: tokio::runtime::Runtime,
+}
+
+fn start(sessions: &Sessions) -> Started {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let incoming = runtime.block_on(async { TcpIncoming::bind("127.0.0.1:0".parse().unwrap()) });
     let incoming = incoming.unwrap();
@@ -148,6 +161,13 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
     });
     let worker = worker.unwrap();
     worker.session().id(&mut |_| true).unwrap();
+    Started { worker, socket, _folder: folder, _runtime: runtime }
+}
+
+#[test]
+fn trainers_are_told_goodbye_and_the_cluster_is_left() {
+    let sessions = Sessions::default();
+    let Started { worker, socket, _folder, _runtime } = start(&sessions);
     let (mut served, said) = greet(&socket);
     assert!(matches!(said, Message::Welcome(_)), "{said:?}");
 
@@ -164,4 +184,43 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
     assert_eq!(WireError::from_message(failed.error).kind, ErrorKind::Cordoned);
     drop(worker);
     assert_eq!(sessions.left.load(Ordering::Relaxed), 1, "it has left before");
+}
+
+#[test]
+fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
+    let sessions = Sessions::default();
+    let started = start(&sessions);
+    let (mut trainer, said) = greet(&started.socket);
+    assert!(matches!(said, Message::Welcome(_)), "{said:?}");
+    let content = ContentDigest::from_bytes([7; 32]);
+    let identity = JobIdentity {
+        shuffle: Shuffle {
+            content,
+            seed: 1,
+            enabled: false,
+            window: 1,
+            interleave: 1,
+            block_length: 1,
+        },
+        lanes: 1,
+        tail: Tail::Drop,
+        mode: Mode::Deterministic,
+        operators: "raw/1".into(),
+        decoder: "zune-jpeg+from-tomorrow".into(),
+    };
+    let register = trainer::Register {
+        job: "j".into(),
+        identity: Some(identity_to(&identity)),
+        features: String::new(),
+    };
+    trainer.send(&trainer::ToWorker { message: Some(Ask::Register(register)) }, None).unwrap();
+    let Message::Failed(failed) = hear(&mut trainer) else { panic!("it is not refused") };
+    let error = WireError::from_message(failed.error);
+    assert_eq!(error.kind, ErrorKind::WrongVersion);
+    let has = JpegDecoder::names_built();
+    for part in ["worker w has no decoder `from-tomorrow`", &format!("it has {has}.")] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    let joined = sessions.joined.lock().unwrap().clone();
+    assert_eq!(joined.join(", "), has, "what it announced when it joined");
 }

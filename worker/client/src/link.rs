@@ -132,6 +132,15 @@ impl Link {
         }
     }
 
+    /// Tells that the trainer, which stands at (epoch, step), has waited for its next batch for so long
+    /// by now.
+    pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
+        match self {
+            Self::Here(here) => here.waits(waiting),
+            Self::Cluster(cluster) => cluster.waits(epoch, step, waiting),
+        }
+    }
+
     /// Tells where the rank stands without a batch taken: an epoch ended for it.
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         match self {

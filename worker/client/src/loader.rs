@@ -123,6 +123,7 @@ impl Loader {
             None => Schema::raw(),
             Some(spec) => Schema::new(spec)?,
         };
+        schema.open_tables()?;
         let start = start(&options);
         // Numbers that make no plan are refused before anything is scanned.
         let lanes = match options.mode {
@@ -179,6 +180,21 @@ impl Loader {
     /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
         self.pace.asks();
+        let next = self.look(timeout)?;
+        match next {
+            Next::Batch(_) => {}
+            Next::EpochEnd => self.pace.rests(),
+            Next::Pending => {
+                if let Some(waiting) = self.pace.tells() {
+                    let (epoch, step) = (self.cursor.epoch(), self.cursor.step());
+                    self.link.waits(epoch, step, waiting);
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    fn look(&mut self, timeout: Duration) -> Result<Next, LoadError> {
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -487,12 +503,27 @@ impl Loader {
 
     /// Where its time went; of a worker as it told last.
     pub fn account(&self) -> Account {
-        self.link.stats().map(|stats| stats.account).unwrap_or_default()
+        self.link
+            .stats()
+            .map_or_else(|| self.here(Account::default()), |stats| self.here(stats.account))
+    }
+
+    /// An account with what is known best here: whether the trainer waits.
+    fn here(&self, account: Account) -> Account {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let (waiting, idle) = self.pace.stands();
+        if self.handed_out == 0 && waiting.is_zero() {
+            return account;
+        }
+        Account { idle_us: us(idle), waiting_us: Some(us(waiting)), ..account }
     }
 
     /// What it holds and has done.
     pub fn stats(&self) -> LoaderStats {
-        let prefetch = self.link.stats();
+        let prefetch = self.link.stats().map(|prefetch| {
+            let account = self.here(prefetch.account);
+            PrefetchStats { account, ..prefetch }
+        });
         // A worker divides its own budget; what this rank got of it is known once it reads.
         let granted = prefetch.as_ref().map(|prefetch| prefetch.budget_bytes);
         let asked = || self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);

@@ -9,8 +9,9 @@ use crate::slot::Slot;
 /// Slots grow in steps of this, so that batches of slightly different size fit the same ones.
 const SLOT_STEP_BYTES: usize = 64 << 10;
 
-/// Memory of finished batches. Free slots are kept for reuse, at most `keep` of them; a trainer
-/// that holds on to batches gets further slots, so it never waits for itself.
+/// Memory of finished batches. Free slots are kept for reuse, at most `keep` of them and, if a bound
+/// [is set](SlotPool::bound), only while all slots together are within it; a trainer that holds on to
+/// batches gets further slots, so it never waits for itself.
 ///
 /// A sealed pool serves one peer: a peer that has mapped a region can read whatever is written there
 /// later.
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
 struct State {
     free: Vec<Region>,
     stats: SlotPoolStats,
+    /// Bytes of all slots beyond which free ones are let go; `None`: their number is the only bound.
+    bytes_max: Option<usize>,
     /// Sealed regions let go and not yet asked for: eight bytes for each that ever existed, at most.
     retired: Vec<RegionId>,
 }
@@ -70,8 +73,9 @@ impl SlotPool {
         let region = match self.shared.take_free(bytes) {
             Some(region) => region,
             None => {
-                // One more step than asked for: the next batch may be a little larger.
-                let size = bytes.max(1).next_multiple_of(SLOT_STEP_BYTES) + bytes / 8;
+                let size = Self::slot_bytes(bytes);
+                // Those that are too small make room.
+                self.shared.trim(size);
                 let region = Region::new(self.shared.backing, size)?;
                 let mut state = self.shared.lock();
                 state.stats.slots += 1;
@@ -82,6 +86,18 @@ impl SlotPool {
             }
         };
         Ok(Slot::new(region, Arc::clone(&self.shared)))
+    }
+
+    /// Bytes of a slot that is made for a batch of `bytes`.
+    pub fn slot_bytes(bytes: usize) -> usize {
+        // One more step than asked for: the next batch may be a little larger.
+        bytes.max(1).next_multiple_of(SLOT_STEP_BYTES).saturating_add(bytes / 8)
+    }
+
+    /// From here on free slots are let go while all slots together have more than `bytes_max`.
+    pub fn bound(&self, bytes_max: usize) {
+        self.shared.lock().bytes_max = Some(bytes_max);
+        self.shared.trim(0);
     }
 
     /// The regions that this pool has unmapped since it was last asked, so that a peer can unmap
@@ -116,8 +132,13 @@ impl Shared {
     pub(crate) fn give_back(&self, region: Region) {
         let mut state = self.lock();
         state.stats.in_use -= 1;
+        let fits = state.bytes_max.is_none_or(|most| state.stats.bytes <= most);
         if state.free.len() < self.keep {
             state.free.push(region);
+            drop(state);
+            if !fits {
+                self.trim(0);
+            }
             return;
         }
         // The smallest goes: larger ones fit more batches.
@@ -129,6 +150,23 @@ impl Shared {
             _ => region,
         };
         self.let_go(state, unmapped);
+    }
+
+    /// Lets free regions go, the smallest first, until `more` bytes fit or none is left.
+    fn trim(&self, more: usize) {
+        loop {
+            let mut state = self.lock();
+            let most = state.bytes_max.unwrap_or(usize::MAX);
+            if state.stats.bytes.saturating_add(more) <= most {
+                return;
+            }
+            let free = state.free.iter().enumerate();
+            let Some((smallest, _)) = free.min_by_key(|(_, region)| region.len()) else {
+                return;
+            };
+            let region = state.free.swap_remove(smallest);
+            self.let_go(state, region);
+        }
     }
 
     /// Takes a region out of the pool for good.
@@ -193,6 +231,25 @@ mod tests {
         assert_eq!(pool.take_retired(), []);
         pool.take(1 << 20).unwrap();
         assert_eq!(pool.stats().mapped_total, 2);
+    }
+
+    #[test]
+    fn free_slots_are_let_go_while_all_have_more_than_the_bound() {
+        for pool in pools(8) {
+            let step = SlotPool::slot_bytes(1);
+            pool.bound(3 * step);
+            let mut held: Vec<_> = (0..5).map(|_| pool.take(1).unwrap()).collect();
+            assert_eq!(pool.stats().bytes, 5 * step, "what is in use is not the bound's");
+            held.truncate(2);
+            let stats = pool.stats();
+            assert_eq!((stats.slots, stats.in_use, stats.bytes), (3, 2, 3 * step));
+            drop(held);
+            let large = pool.take(2 * step).unwrap();
+            assert_eq!(pool.stats().slots, 1, "small ones make room for one that they do not fit");
+            drop(large);
+            pool.bound(0);
+            assert_eq!(pool.stats(), SlotPoolStats { mapped_total: 6, ..Default::default() });
+        }
     }
 
     #[test]

@@ -275,6 +275,7 @@ impl Action {
                 in_process: false,
                 ttl_ms: 1,
                 endpoint: String::new(),
+                decoders: vec![],
             }),
             Self::Leave(pick) => Change::LeaveSession { session: session(state, *pick) },
             Self::Expire(pick) => {

@@ -125,6 +125,7 @@ impl Cluster {
             in_process: false,
             ttl_ms: 1,
             endpoint: String::new(),
+            decoders: vec![],
         };
         match self.apply(Change::JoinSession(join)) {
             Answer::Joined { session } => session,

@@ -79,9 +79,11 @@ async fn join(
     caller: Caller,
     request: JoinRequest,
 ) -> Result<JoinResponse, WireError> {
-    let JoinRequest { worker, host, incarnation, version, in_process, endpoint, .. } = request;
+    let JoinRequest { worker, host, incarnation, version, in_process, endpoint, decoders, .. } =
+        request;
     let ttl_ms = core.options.session_ttl_ms;
-    let join = JoinSession { worker, host, incarnation, version, in_process, ttl_ms, endpoint };
+    let join =
+        JoinSession { worker, host, incarnation, version, in_process, ttl_ms, endpoint, decoders };
     // It may end an earlier session.
     core.write_cursors().await;
     match core.propose(caller, Change::JoinSession(join)).await? {

@@ -77,6 +77,6 @@ fn rank(picture: &Picture, number: u64, steps: u64) -> Rank {
         ready: picture.live.get(&number).map_or(0, |live| live.ready),
         fencing: lease.map_or(0, |lease| lease.fencing),
         age_ms: picture.stands_ms(number),
-        account: picture.live.get(&number).and_then(|live| live.account),
+        account: picture.live.get(&number).and_then(|live| live.account(picture.now)),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn workers(
             leases: leases.len() as u64,
             scans: scans.len() as u64,
             seen_ms: seen,
-            accounts: serving.iter().map(|lease| account(live, lease)).collect(),
+            accounts: serving.iter().map(|lease| account(live, lease, now)).collect(),
             serving,
             ..worker(*id, join, now_ms.saturating_sub(*joined_ms), WorkerState::Live, cordon)
         }
@@ -73,16 +73,17 @@ fn worker(
         seen_ms: None,
         serving: vec![],
         endpoint: join.endpoint.clone(),
+        decoders: join.decoders.clone(),
         accounts: vec![],
         cordon: cordon.into(),
     }
 }
 
 /// Where a served rank's time went, as far as known.
-fn account(live: &Live, lease: &Lease) -> Account {
+fn account(live: &Live, lease: &Lease, now: Instant) -> Account {
     let Lease { job, generation, rank, fencing } = lease.clone();
     let lease = LeaseRef { job, generation, rank, fencing };
-    live.progress.of_rank(&lease).and_then(|rank| rank.account).unwrap_or_default()
+    live.progress.of_rank(&lease).and_then(|rank| rank.account(now)).unwrap_or_default()
 }
 
 fn lease(state: &State, of: &RankRef) -> Option<Lease> {

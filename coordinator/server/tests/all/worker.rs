@@ -46,6 +46,7 @@ pub(crate) async fn join_as(
         version: "0.1.0".into(),
         in_process: false,
         endpoint: format!("/run/{name}.sock"),
+        decoders: vec!["zune-jpeg".into()],
     };
     client.join(request).await
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, Mode, Segment, Token};
@@ -368,7 +368,7 @@ impl Control for GrpcControl {
 
     fn report_account(&self, lease: &Lease, account: &Account) {
         if let Some(served) = self.find(lease) {
-            served.lock().account = Some(*account);
+            served.lock().account = Some((*account, Instant::now()));
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::Account;
+use shardfeed_pipeline::{Account, JpegDecoder};
 use shardfeed_plan::{Intent, Mode, Sample, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
@@ -123,8 +123,8 @@ pub(crate) struct ServedState {
     pub(crate) ready: u64,
     /// Ordinals of the shards that batches on their way are made of.
     pub(crate) reading: Vec<u32>,
-    /// Where its time went.
-    pub(crate) account: Option<Account>,
+    /// Where its time went, and when that was told.
+    pub(crate) account: Option<(Account, Instant)>,
     /// Why the lease is no longer good.
     pub(crate) verdict: Option<WireError>,
 }
@@ -182,7 +182,10 @@ impl Served {
     pub(crate) fn progress(&self) -> wire::RankProgress {
         let lease = Some(self.lease());
         let ServedState { epoch, step, ready, reading, account, .. } = self.lock().clone();
-        let account = account.as_ref().map(account_to);
+        let aged = |(account, told): (Account, Instant)| {
+            account.aged(u64::try_from(told.elapsed().as_micros()).unwrap_or(u64::MAX))
+        };
+        let account = account.map(aged).as_ref().map(account_to);
         wire::RankProgress { lease, epoch, step, ready, reading, account }
     }
 }
@@ -408,6 +411,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").into(),
             in_process,
             endpoint,
+            decoders: JpegDecoder::built().map(|decoder| decoder.name().to_owned()).collect(),
         };
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::JoinRequest { context, ..request.clone() };

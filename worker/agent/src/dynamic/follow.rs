@@ -11,7 +11,7 @@ use crate::dynamic::reader::GroupReader;
 use crate::error::LoadError;
 use crate::mend::Order;
 use crate::meter::Doing;
-use crate::planner::{Planner, Shape, draw_key};
+use crate::planner::{Planner, Shape, draw_key, has_window};
 use crate::sequence::Outcome;
 use crate::tuning::PREFETCH_START;
 
@@ -32,7 +32,7 @@ impl Planner {
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
-            let mut is_filled = false;
+            let mut is_filled = !has_window(&shuffle);
             loop {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {

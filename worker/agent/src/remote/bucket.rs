@@ -146,8 +146,19 @@ fn permits(limits: Limits) -> Arc<Semaphore> {
 
 /// What of the environment decides how a bucket is reached.
 fn environment() -> Digest {
-    let ours =
-        ["AWS_", "GOOGLE_", "AZURE_", "SHARDFEED_STORE_", "HTTP_PROXY", "HTTPS_PROXY", "HOME"];
+    let ours = [
+        "AWS_",
+        "GOOGLE_",
+        "GCE_",
+        "AZURE_",
+        "IDENTITY_",
+        "SHARDFEED_STORE_",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "SSL_CERT_",
+        "HOME",
+    ];
     let mut set: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| ours.iter().any(|prefix| name.starts_with(prefix)))

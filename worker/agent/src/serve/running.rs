@@ -85,7 +85,11 @@ impl Running {
 
     /// The trainer took batches, and stands at (epoch, step).
     pub(crate) fn took(&self, took: &wire::Took) {
-        let wire::Took { batches, epoch, step, .. } = *took;
+        let wire::Took { batches, epoch, step, waiting_us, .. } = *took;
+        if let Some(waiting_us) = waiting_us.filter(|us| *us > 0) {
+            // It stands where it stood.
+            return self.taken.waits(Duration::from_micros(waiting_us));
+        }
         let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
         self.taken.take(batches, bytes);
         if batches > 0 {
@@ -96,6 +100,7 @@ impl Running {
                 wait: Duration::from_micros(took.wait_us),
                 work: Duration::from_micros(took.work_us),
                 copy: Duration::from_micros(took.copy_us),
+                tells_waits: waiting_us.is_some(),
             });
         }
         // What control says to it comes to the trainer with the sending thread's next look.
@@ -179,6 +184,7 @@ impl Feeder {
         while !self.stop.load(Ordering::Relaxed) {
             self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
             let polled = self.prefetch.show(LOOK_EVERY)?;
+            self.prefetch.confirmed(!self.is_unconfirmed());
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
             if let Polled::Ready(delivered) = polled {
@@ -199,11 +205,19 @@ impl Feeder {
         Ok(())
     }
 
+    /// Whether what was granted may not be delivered: the coordinator is silent.
+    fn is_unconfirmed(&self) -> bool {
+        self.control.good_for(&self.lease).is_some_and(|good| good.is_zero())
+    }
+
     /// Waits until what was granted may be delivered, which a deterministic job's always may; `false`
     /// to stop.
-    fn may_send(&self) -> Result<bool, Ended> {
+    fn may_send(&mut self) -> Result<bool, Ended> {
         let mut is_told = false;
-        while self.control.good_for(&self.lease).is_some_and(|good| good.is_zero()) {
+        while self.is_unconfirmed() {
+            self.prefetch.confirmed(false);
+            let stats = self.prefetch.stats();
+            self.tell(&stats)?;
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
@@ -224,7 +238,9 @@ impl Feeder {
             let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
             reading.sort_unstable();
             reading.dedup();
-            self.control.report_ahead(&self.lease, stats.ready as u64, &reading);
+            // What was sent is ahead of the trainer until it takes it, wherever it lies.
+            let ready = (stats.ready + stats.shown) as u64;
+            self.control.report_ahead(&self.lease, ready, &reading);
             self.control.report_account(&self.lease, &stats.account);
             self.reported = Some(Instant::now());
         }
@@ -233,7 +249,7 @@ impl Feeder {
             let same = told.reading == now.reading
                 && told.prefetch == now.prefetch
                 && (told.reinflated_bytes > 0) == (now.reinflated_bytes > 0);
-            !same || (at.elapsed() > STATS_EVERY && *told != now)
+            !same || (at.elapsed() > STATS_EVERY && without_clocks(told) != without_clocks(&now))
         });
         if is_news {
             send(&self.sender, Message::Stats(now.clone()), None)?;
@@ -241,6 +257,18 @@ impl Feeder {
         }
         Ok(())
     }
+}
+
+/// What is told of reading, but for what changes with time alone: a trainer that works for long does not
+/// read its messages, which must not pile up. One that waits does.
+fn without_clocks(stats: &wire::Stats) -> wire::Stats {
+    let mut stats = stats.clone();
+    if let Some(account) =
+        stats.account.as_mut().filter(|account| account.waiting_us.unwrap_or(0) == 0)
+    {
+        (account.since_start, account.idle_us) = (None, 0);
+    }
+    stats
 }
 
 /// Why nothing more is sent.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::Schema;
-use shardfeed_plan::{Corrupt, Sample};
+use shardfeed_pipeline::{JpegDecoder, Schema};
+use shardfeed_plan::{Corrupt, DECODER_NONE, Sample};
 use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -338,8 +338,9 @@ impl Trainer<'_> {
     }
 
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
-        let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
         let identity = identity_from(register.identity).map_err(bad)?;
+        check_decoder(&self.hub.name, &identity.decoder)?;
+        let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
         let schema = match register.features.as_str() {
             "" => Schema::raw(),
             text => Schema::new(serde_json::from_str(text).map_err(bad)?)?,
@@ -353,6 +354,7 @@ impl Trainer<'_> {
             );
             return Err(WireError::new(ErrorKind::WrongVersion, message).into());
         }
+        schema.open_tables()?;
         let spec = JobSpec { name: register.job, dataset: opened.name.clone(), identity };
         let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
         let registered = self.hub.control.register(&spec, &mut |note| notes.wait(note));
@@ -577,4 +579,19 @@ fn out_of_turn(what: &str) -> LoadError {
 
 fn bad(error: impl std::fmt::Display) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer's request: {error}")).into()
+}
+
+/// Refuses a job whose images this worker cannot decode as everybody else does.
+/// - `pinned`: of the job's identity, several with `+` between them.
+fn check_decoder(worker: &str, pinned: &str) -> Result<(), LoadError> {
+    let is_here = |name: &str| JpegDecoder::built().any(|decoder| decoder.name() == name);
+    let mut pinned = pinned.split('+').filter(|name| *name != DECODER_NONE);
+    let Some(lacking) = pinned.find(|name| !is_here(name)) else { return Ok(()) };
+    let message = format!(
+        "worker {worker} has no decoder `{lacking}`, which the job pins so that its pixels are the same on every host; \
+         it has {}. Start the worker from a build with the cargo feature `{lacking}`, or give decode_image a decoder \
+         that it has, which makes another job",
+        JpegDecoder::names_built()
+    );
+    Err(WireError::new(ErrorKind::WrongVersion, message).into())
 }

@@ -28,6 +28,7 @@ use crate::link::received::{prefetch_stats, samples_of, skipped_to};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
+use crate::pace::us;
 
 /// At its start a loader waits so long for a worker whose socket it was told, before it does the work
 /// itself.
@@ -506,7 +507,6 @@ impl Cluster {
             Way::Here(here) => return here.here.took(epoch, step, demand.as_ref()),
             Way::Worker(link, phase) => {
                 let spent = demand.unwrap_or_default();
-                let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
                 let took = wire::Took {
                     start: self.start,
                     batches: u64::from(self.last_is_current),
@@ -519,6 +519,7 @@ impl Cluster {
                     taken_epoch: spent.epoch,
                     rows: spent.samples,
                     bytes: spent.bytes,
+                    waiting_us: Some(0),
                 };
                 if *phase != Phase::Running && took.free.is_empty() {
                     return;
@@ -529,6 +530,21 @@ impl Cluster {
         };
         if let Some(Lost::Gone(reason)) = lost {
             self.lose(&reason);
+        }
+    }
+
+    /// The trainer, which stands at (epoch, step), has waited for its next batch for so long by now.
+    pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
+        match &mut self.way {
+            Way::Here(here) => here.here.waits(waiting),
+            Way::Worker(link, Phase::Running) => {
+                let (start, waiting_us) = (self.start, Some(us(waiting)));
+                // A worker that knows no waits takes it for a word on where the rank stands.
+                let took = wire::Took { start, epoch, step, waiting_us, ..wire::Took::default() };
+                // A worker that is gone is noticed by whoever needs it next.
+                let _ = link.send(Ask::Took(took));
+            }
+            Way::Worker(..) | Way::Connecting(_) | Way::Opening(_) => {}
         }
     }
 

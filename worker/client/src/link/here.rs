@@ -62,8 +62,10 @@ impl Running {
         control.lanes(&self.lease, self.lease.epoch)?;
         if !good.is_zero() {
             self.is_told = false;
+            self.prefetch.confirmed(true);
             return self.prefetch.poll(timeout.min(good));
         }
+        self.prefetch.confirmed(false);
         if !std::mem::replace(&mut self.is_told, true) {
             tracing::warn!(
                 job = %self.lease.job,
@@ -73,6 +75,13 @@ impl Running {
         }
         std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
         Ok(Polled::Pending)
+    }
+
+    /// Tells what is ahead, and where time goes.
+    fn report(&self, control: &Arc<dyn Control>) {
+        let stats = self.prefetch.stats();
+        control.report_ahead(&self.lease, stats.ready as u64, &[]);
+        control.report_account(&self.lease, &stats.account);
     }
 
     /// Whether this error means to start again from where the rank stands.
@@ -217,9 +226,17 @@ impl Here {
             // A lease that ended in this moment is told with the next batch.
             let _ = self.control.report(&running.lease, epoch, step);
             if self.control_of.is_none() {
-                let stats = running.prefetch.stats();
-                self.control.report_ahead(&running.lease, stats.ready as u64, &[]);
-                self.control.report_account(&running.lease, &stats.account);
+                running.report(&self.control);
+            }
+        }
+    }
+
+    /// The trainer has waited for its next batch for so long by now.
+    pub(crate) fn waits(&mut self, waiting: Duration) {
+        if let Phase::Running(running) = &self.phase {
+            running.prefetch.taken().waits(waiting);
+            if self.control_of.is_none() {
+                running.report(&self.control);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::{PrefetchStats, Skipped, account_from};
+use shardfeed_agent::{PrefetchStats, RemoteStats, Skipped, Spent, account_from};
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
 use shardfeed_plan::{Planned, Sample};
@@ -160,15 +160,26 @@ pub(crate) fn prefetch_stats(
         "locate" => Some(Reading::Locate),
         _ => None,
     };
+    let account = stats.account.as_ref().map(account_from).unwrap_or_default();
+    let Spent { store_requests, store_retries, store_bytes, cached_bytes, .. } =
+        account.since_start;
+    let remote = account.setup.remote.then_some(RemoteStats {
+        requests: store_requests,
+        retries: store_retries,
+        bytes: store_bytes,
+        cached_bytes,
+    });
     PrefetchStats {
+        // What is on its way counts for neither side.
         ready: stats.ready as usize + in_hand,
+        shown: 0,
         in_work: stats.in_work as usize,
         prefetch: stats.prefetch as usize,
         budget_bytes: stats.budget_bytes,
         reading,
         read_bytes: stats.read_bytes,
         reinflated_bytes: stats.reinflated_bytes,
-        remote: None,
+        remote,
         slots: SlotPoolStats {
             slots: stats.slots as usize + copies.slots,
             bytes: stats.slot_bytes as usize + copies.bytes,
@@ -176,7 +187,7 @@ pub(crate) fn prefetch_stats(
             mapped_total: stats.slots_mapped_total + copies.mapped_total,
         },
         waited,
-        account: stats.account.as_ref().map(account_from).unwrap_or_default(),
+        account,
         granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
     }
 }
