@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use shardfeed_embedded::{
-    Account, Finding, Loader, LoaderOptions, Next, RecordSpec, finding, trace, use_threads,
+    Account, Finding, LoadError, Loader, LoaderOptions, Next, RecordSpec, finding, trace,
+    use_threads,
 };
-use shardfeed_plan::{JobIdentity, Mode};
+use shardfeed_plan::{Corrupt, JobIdentity, Mode};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::identity_from;
 
@@ -68,6 +70,16 @@ pub(crate) struct BenchArgs {
     /// Samples per batch [default: the job's, else 32]
     #[arg(long, value_name = "SAMPLES")]
     batch_size: Option<NonZeroU64>,
+    /// What happens at a corrupt record: `error`, `skip-record` or `skip-file` [default: what the job's
+    /// dataset was added with; what its ranks were told besides is not known]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"])
+            .try_map(|name| name.parse::<Corrupt>()),
+        hide_possible_values = true
+    )]
+    corrupt: Option<Corrupt>,
     /// Batches ahead at most [default: chosen as it goes]
     #[arg(long, value_name = "BATCHES")]
     prefetch: Option<NonZeroUsize>,
@@ -77,6 +89,9 @@ pub(crate) struct BenchArgs {
     /// Computing threads [default: chosen as it goes]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
+    /// A table that the job looks things up in, as this host has it; again for more
+    #[arg(long, value_name = "FILE", requires = "job")]
+    table: Vec<String>,
     /// Write a timeline of it for Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -94,6 +109,10 @@ struct BenchReport {
     batch_size: u64,
     batches: u64,
     samples: u64,
+    /// What happened at corrupt records.
+    corrupt: String,
+    /// Those that were skipped.
+    skipped: u64,
     /// From the first batch to the last.
     seconds: f64,
     samples_per_second: f64,
@@ -121,15 +140,33 @@ pub(crate) fn run(args: &BenchArgs, format: Format) -> anyhow::Result<()> {
     };
     options.prefetch = args.prefetch.map(NonZeroUsize::get);
     options.memory_budget_bytes = args.memory_budget.map(Bytes::get);
+    options.corrupt = args.corrupt.unwrap_or(options.corrupt);
     if args.trace.is_some() {
         trace::start();
     }
-    let report = read(args, what, options)?;
+    let report = read(args, what, options).map_err(|error| explain_corrupt(args, error))?;
     if let Some(file) = &args.trace {
         let written = trace::write(file, "shardfeed bench");
         written.with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(format.print(&report)?)
+}
+
+/// A job's ranks may skip what is an error here, as nobody but them knows.
+fn explain_corrupt(args: &BenchArgs, error: anyhow::Error) -> anyhow::Error {
+    let (Some(job), None) = (&args.job, args.corrupt) else {
+        return error;
+    };
+    let what = match error.downcast_ref::<LoadError>() {
+        Some(LoadError::Corrupt { read }) => read.to_string(),
+        Some(record @ LoadError::Record { .. }) => record.to_string(),
+        _ => return error,
+    };
+    let hint = format!(
+        "the dataset of `{job}` says nothing of skipping; if its ranks were told to skip: bench --corrupt \
+         skip-record"
+    );
+    Problem::failed(what).hint(hint).into()
 }
 
 fn of_files(args: &BenchArgs) -> LoaderOptions {
@@ -148,13 +185,20 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let job = job(&client, name)?;
     let identity = identity_from(job.identity)?;
     let dataset = dataset(&client, &job.dataset)?;
-    let Some(records) = RecordSpec::of_identity(&identity.operators) else {
+    let Some(mut records) = RecordSpec::of_identity(&identity.operators) else {
         let what = format!(
             "job `{name}` does to its records what this version of shardfeed does not know: {:.200}",
             identity.operators
         );
         return Err(Problem::failed(what).hint("use the version that its ranks use").into());
     };
+    for table in &args.table {
+        if !records.use_table(table).map_err(LoadError::from)? {
+            let what = format!("job `{name}` looks nothing up in {table}");
+            let hint = "its table was another one, or had other content";
+            return Err(Problem::failed(what).hint(hint).into());
+        }
+    }
     let generation = job.generation.unwrap_or_default();
     let world_size = generation.world_size.max(1);
     if args.rank >= world_size {
@@ -210,6 +254,7 @@ fn dataset(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
 /// Takes batch after batch, and does nothing with them.
 fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Result<BenchReport> {
     let (rank, world_size, batch_size) = (options.rank, options.world_size, options.batch_size);
+    let corrupt = options.corrupt.to_string();
     let begun = Instant::now();
     let mut loader = shardfeed_embedded::open(options, &mut |_| true)?;
     if loader.steps() == Some(0) {
@@ -240,6 +285,8 @@ fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Resul
         batch_size,
         batches,
         samples,
+        corrupt,
+        skipped: stats.skipped,
         seconds,
         samples_per_second: per_second(samples),
         batch_bytes_per_second: per_second(bytes),
@@ -296,6 +343,15 @@ impl Memory {
     }
 }
 
+impl BenchReport {
+    fn corrupt_records(&self) -> String {
+        match self.corrupt.as_str() {
+            "error" => "an error".into(),
+            policy => format!("{policy}, {} skipped", output::count(self.skipped)),
+        }
+    }
+}
+
 impl Report for BenchReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let speed = |bytes: f64| format!("{}/s", output::size(bytes as u64));
@@ -306,6 +362,7 @@ impl Report for BenchReport {
                 ("bench of", self.what.clone()),
                 ("rank", format!("{} of {}", self.rank, output::count(self.world_size))),
                 ("batches", format!("{} of {}", output::count(self.batches), self.batch_size)),
+                ("corrupt records", self.corrupt_records()),
                 ("time", seconds(self.seconds)),
                 ("samples per second", output::count(self.samples_per_second as u64)),
                 ("of batches", speed(self.batch_bytes_per_second)),

@@ -217,9 +217,10 @@ fn of_load(error: &LoadError) -> Told {
             let what = what.split("; ").next().unwrap_or(&what);
             Told::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
         }
-        LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Cache { .. } => {
-            Told::advising(&error.to_string())
-        }
+        LoadError::NotFound(_)
+        | LoadError::Changed { .. }
+        | LoadError::Cache { .. }
+        | LoadError::Table(_) => Told::advising(&error.to_string()),
         LoadError::Store { hint, .. } => {
             let text = error.to_string();
             let what = text.strip_suffix(hint).unwrap_or(&text);

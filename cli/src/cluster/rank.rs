@@ -53,7 +53,7 @@ struct RankReport {
     step: u64,
     /// Steps of that epoch.
     steps: u64,
-    /// Batches ahead.
+    /// Batches that are ready and not consumed, also those that were sent.
     ready: u64,
     fencing: u64,
     /// Since its last progress; `null` if it made none.

@@ -20,8 +20,8 @@ pub(crate) const ABOUT: &str = "\
 Say what limits a job, and what to change
 
 All ranks of a job go in step, so the one that waits longest for its batches decides; if none waits, trainers \
-do. Figures are of the last seconds, as the workers measured them. `shardfeed bench JOB` says how fast it could \
-be read.";
+do. Figures are of the last seconds, as the workers measured them; of a rank that waits for one batch for long, \
+since the batch before. `shardfeed bench JOB` says how fast it could be read.";
 
 /// Arguments of `why`.
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ fn judge(job: &str, ranks: &[RankReport]) -> (String, Option<u64>, String) {
     let told = ranks.iter().filter_map(|rank| Some((rank, rank.told.as_ref()?)));
     // A rank that is kept waiting keeps the others, whose trainers wait for it in their own time.
     let kept = |told: &Told| match told.finding.limit {
-        Limit::Trainer => (1, told.account.recent.work_us),
+        Limit::Trainer => (1, told.account.recent.work_us.max(told.account.idle_us)),
         Limit::Unknown => (0, 0),
         _ => (2, told.finding.wait_percent),
     };

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
-use shardfeed_embedded::{Account, Finding, Reason, Setup, account_from, finding};
+use shardfeed_embedded::{Account, Finding, Reason, Setup, Spent, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::listing::{self, Column, Shown, column, wide};
@@ -58,6 +58,8 @@ struct WorkerReport {
     version: String,
     /// Path of its trainer socket.
     socket: Option<String>,
+    /// Ids of what it decodes images with; empty if it has not said.
+    decoders: Vec<String>,
     /// Ranks that it serves.
     leases: u64,
     /// Scans that it has in hand.
@@ -144,6 +146,7 @@ impl WorkerReport {
             cordon,
             socket: Some(worker.endpoint).filter(|path| !path.is_empty()),
             serving: worker.serving.into_iter().map(lease).collect(),
+            decoders: worker.decoders,
             name: worker.name,
             host: worker.host,
             session: worker.session,
@@ -186,6 +189,28 @@ fn reading(account: &Account) -> String {
     format!("{way} within {}", output::size(account.setup.budget_bytes))
 }
 
+/// What reading from a store has cost so far.
+fn store(account: &Account) -> String {
+    let Spent { store_requests, store_retries, store_bytes, cached_bytes, .. } =
+        account.since_start;
+    if !account.setup.remote {
+        return "-".into();
+    }
+    let again = match store_retries {
+        0 => String::new(),
+        retries => format!(" ({} again)", output::count(retries)),
+    };
+    let kept = match account.setup.cached {
+        true => format!(", {} cached", output::size(cached_bytes)),
+        false => String::new(),
+    };
+    format!(
+        "{} requests{again}, {}{kept}",
+        output::count(store_requests),
+        output::size(store_bytes)
+    )
+}
+
 fn columns() -> Vec<Column<WorkerReport>> {
     vec![
         column("WORKER", |worker| worker.name.clone()),
@@ -198,6 +223,7 @@ fn columns() -> Vec<Column<WorkerReport>> {
         wide(">SESSION", |worker| worker.session.to_string()),
         wide("IN PROCESS", |worker| if worker.in_process { "yes" } else { "no" }.into()),
         wide("VERSION", |worker| worker.version.clone()),
+        wide("DECODERS", |worker| text(&worker.decoders.join(", "))),
         wide("SOCKET", |worker| text(worker.socket.as_deref().unwrap_or_default())),
     ]
 }
@@ -231,6 +257,7 @@ impl Report for WorkerReport {
                 ("session", self.session.to_string()),
                 ("in process", if self.in_process { "yes" } else { "no" }.into()),
                 ("version", self.version.clone()),
+                ("decoders", text(&self.decoders.join(", "))),
                 ("socket", text(socket)),
                 ("scans", output::count(self.scans)),
                 ("last heartbeat", time(self.seen_ms)),
@@ -256,6 +283,7 @@ impl Report for WorkerReport {
             }),
             column("COMPUTING", |lease| told(lease, computing)),
             column("READING", |lease| told(lease, reading)),
+            column("STORE", |lease| told(lease, store)),
             column("LIMITED BY", |lease| {
                 let found = lease.finding.as_ref();
                 text(found.map_or("", |found| found.limit.name()))

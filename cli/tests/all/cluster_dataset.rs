@@ -141,9 +141,9 @@ fn workers_come_and_go() {
     "#]]
     .assert_eq(&cluster.ok(&["worker", "list"]));
     let wide = cluster.ok(&["worker", "list", "-o", "wide"]);
-    expect!["WORKER  STATE  HOST  RANKS  SCANS  SEEN  AGE  SESSION  IN PROCESS  VERSION  SOCKET"]
+    expect!["WORKER  STATE  HOST  RANKS  SCANS  SEEN  AGE  SESSION  IN PROCESS  VERSION  DECODERS  SOCKET"]
         .assert_eq(wide.lines().next().unwrap());
-    assert!(wide.contains("  first.sock\n"), "{wide}");
+    assert!(wide.contains("  zune-jpeg  first.sock\n"), "{wide}");
     let shown = cluster.ok(&["worker", "show", "second"]);
     let session = cluster.json(&["worker", "show", "second"])["session"].to_string();
     let shown = shown.replace(&format!("session  {session}\n"), "session  $SESSION\n");
@@ -154,6 +154,7 @@ fn workers_come_and_go() {
         session  $SESSION
         in process  no
         version  0.1.0
+        decoders  zune-jpeg
         socket  second.sock
         scans  0
         last heartbeat  $TIME

@@ -13,8 +13,8 @@ fn of_why() {
             Say what limits a job, and what to change
 
             All ranks of a job go in step, so the one that waits longest for its batches decides; if none waits,
-            trainers do. Figures are of the last seconds, as the workers measured them. `shardfeed bench JOB`
-            says how fast it could be read.
+            trainers do. Figures are of the last seconds, as the workers measured them; of a rank that waits for
+            one batch for long, since the batch before. `shardfeed bench JOB` says how fast it could be read.
 
             Usage: shardfeed why [OPTIONS] <JOB>
 
@@ -94,6 +94,10 @@ fn of_bench() {
                   --batch-size <SAMPLES>
                       Samples per batch [default: the job's, else 32]
 
+                  --corrupt <POLICY>
+                      What happens at a corrupt record: `error`, `skip-record` or `skip-file` [default: what the
+                      job's dataset was added with; what its ranks were told besides is not known]
+
                   --prefetch <BATCHES>
                       Batches ahead at most [default: chosen as it goes]
 
@@ -102,6 +106,9 @@ fn of_bench() {
 
                   --threads <N>
                       Computing threads [default: chosen as it goes]
+
+                  --table <FILE>
+                      A table that the job looks things up in, as this host has it; again for more
 
                   --trace <FILE>
                       Write a timeline of it for Perfetto
