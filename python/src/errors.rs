@@ -43,6 +43,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
             ("DataError", Some(Place { file, offset: *offset, ordinal: None }))
         }
         LoadError::Wire(error) => return wire_error(py, error),
+        LoadError::Table(_) => return wire_error(py, &error.to_wire()),
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
         LoadError::Cache { .. } => ("CacheError", None),
         LoadError::Token(_) => ("TokenError", None),
@@ -50,6 +51,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         | LoadError::Manifest(_)
         | LoadError::Schema(_)
         | LoadError::Memory(_)
+        | LoadError::BatchTooLarge(..)
         | LoadError::Option(_) => ("ConfigError", None),
         _ => ("ShardfeedError", None),
     };

@@ -13,7 +13,16 @@ mod loader;
 
 mod records;
 
+mod table;
+
 use pyo3::prelude::*;
+use shardfeed_pipeline::JpegDecoder;
+
+/// Ids of the decoders of JPEGs that this build has, for `decode_image(decoder=...)`.
+#[pyfunction]
+fn decoders() -> Vec<&'static str> {
+    JpegDecoder::built().map(JpegDecoder::name).collect()
+}
 
 /// The native half of `shardfeed`.
 #[pymodule]
@@ -26,7 +35,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::NativeBuffer>()?;
     module.add_class::<records::NativeWriter>()?;
     module.add_class::<records::NativeRecords>()?;
+    module.add_function(wrap_pyfunction!(decoders, module)?)?;
     module.add_function(wrap_pyfunction!(loader::default_budget_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(table::write_table, module)?)?;
+    module.add_function(wrap_pyfunction!(table::describe_table, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_sequence_example, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_example, module)?)
 }

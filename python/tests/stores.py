@@ -142,8 +142,11 @@ class Seen:
     body_bytes: int = 0
     #: All of it was sent, or is about to be.
     is_done: bool = False
-    #: The key that signed it, if one did.
+    #: The key that signed it, if one did, and the session token beside it.
     key: str = ""
+    token: str = ""
+    #: The token that it bears, if it is not signed.
+    bearer: str = ""
 
 
 Choice = Callable[[Seen], Fault | None]
@@ -187,6 +190,8 @@ class Proxy:
 
     upstream: tuple[str, int]
     choose: Choice = never
+    #: What the server is told that it is called; else what the client says.
+    host: str | None = None
     seen: list[Seen] = field(default_factory=list)
 
     def __enter__(self) -> Proxy:
@@ -245,6 +250,11 @@ class Proxy:
         seen = Seen(first[0], first[1], headers.get("range"), None)
         if (signed := headers.get("authorization", "")).startswith("AWS4"):
             seen.key = signed.partition("Credential=")[2].partition("/")[0]
+            seen.token = headers.get("x-amz-security-token", "")
+        elif signed.startswith("Bearer "):
+            seen.bearer = signed.removeprefix("Bearer ")
+            # Nobody behind knows what to do with it.
+            del headers["authorization"]
         with self._lock:
             seen.fault = self.choose(seen)
             self.seen.append(seen)
@@ -261,6 +271,8 @@ class Proxy:
             return True
         upstream = http.client.HTTPConnection(*self.upstream, timeout=60)
         upstream.putrequest(seen.method, seen.path, skip_host=True, skip_accept_encoding=True)
+        if self.host is not None:
+            headers.replace_header("host", self.host)
         for name, value in headers.items():
             if not (fault is not None and fault.kind == "whole" and name.lower() == "range"):
                 upstream.putheader(name, value)

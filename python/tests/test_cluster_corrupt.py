@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
+from cluster import BINARY, Cluster
 from conftest import Dataset, loader, make_dataset
 from test_bad_input import flip, record_offsets
 from test_corrupt import BAD, SKIP, damage, recount, rows
@@ -129,3 +130,24 @@ def test_a_dynamic_job_skips_as_well(
         assert not any(number in bad for number, _, _ in got)
         left = sum(dataset.counts) - len(BAD)
         epoch(running, where["job"], 0, skipped=len(BAD), delivered=left, lost=0)
+
+
+def test_a_bench_skips_what_it_is_told_to_and_says_so(running: Cluster, dataset: Dataset) -> None:
+    damage(dataset)
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    assert ask(running, "dataset", "add", name, dataset.pattern)["records"] == sum(dataset.counts)
+    where = {"coordinator": running.address, "worker": running.socket(), "run": "first"}
+    features = {"id": sf.FixedLenFeature((), "int64")}
+    with sf.Loader(
+        dataset=name, features=features, batch_size=4, shuffle=False, job=name, **SKIP, **where
+    ) as each:
+        assert len(list(each)) == len(each)
+        bench = ("bench", name, "--batches", "60")
+        # What only the loader was told nobody else knows.
+        command = [str(BINARY), *bench, "--coordinator", running.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "hint: " in done.stderr, done
+        assert "bench --corrupt skip-record" in done.stderr and "do not match" in done.stderr
+        report = ask(running, *bench, "--corrupt", "skip-record")
+    assert (report["corrupt"], report["batches"]) == ("skip-record", 60)
+    assert report["skipped"] >= len(BAD)

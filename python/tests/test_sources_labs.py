@@ -1,14 +1,18 @@
 """The same batches from servers that somebody started: skipped where nobody did.
 
 `SHARDFEED_LAB_S3=http://127.0.0.1:7480` with `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`: Ceph, MinIO, ...
+`SHARDFEED_LAB_GCS=http://127.0.0.1:4443`: fake-gcs-server with
+`-scheme http -public-host 127.0.0.1:4443`, which asks for no credentials.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.request
 import uuid
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import quote, urlparse
 
 import pytest
 import stores
@@ -79,3 +83,40 @@ def test_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: b
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         sf.Loader(f"s3://{bucket}-not/x/*.tfrecord", batch_size=4)
+
+
+def post(url: str, content: bytes, kind: str) -> None:
+    asked = urllib.request.Request(url, content, {"Content-Type": kind})
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.status == 200, answer.status
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_a_google_storage_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: bool) -> None:
+    address = lab("SHARDFEED_LAB_GCS")
+    bucket = f"shardfeed-{uuid.uuid4().hex[:12]}"
+    post(f"{address}/storage/v1/b?project=test", json.dumps({"name": bucket}).encode(), "application/json")
+    dataset = make_dataset(tmp_path / "data", [13, 0, 40, 7, 300, 1, 30, 18])
+
+    def put(number: int, content: bytes) -> None:
+        name = quote(f"x/{dataset.file(number).name}", safe="")
+        url = f"{address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
+        post(url, content, "application/octet-stream")
+
+    for number in range(len(dataset.counts)):
+        put(number, dataset.file(number).read_bytes())
+    at = urlparse(address)
+    assert at.hostname and at.port
+    choose = stores.chaos(4) if faults else stores.never
+    # It speaks the XML API to whoever calls it by its public name (-public-host).
+    with Proxy((at.hostname, at.port), choose, host=at.netloc) as proxy:
+        monkeypatch.setenv("GOOGLE_BASE_URL", proxy.endpoint)
+        monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+        monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+        monkeypatch.setenv("SHARDFEED_STORE_STALL_SECONDS", "1")
+        check(f"gs://{bucket}/x/*.tfrecord", dataset)
+        assert not faults or len(proxy.faults()) >= 5
+        each = sf.Loader(f"gs://{bucket}/x/*.tfrecord", batch_size=4)
+        put(4, dataset.file(2).read_bytes())
+        with each, pytest.raises(sf.ShardChangedError, match=r"train-04.tfrecord: changed"):
+            list(each)

@@ -1,10 +1,10 @@
 """TFRecord input for training clusters: equal steps, exact resume, elastic world size.
 
-A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files.
+A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files, `write_table` writes what `operators.lookup` finds.
 """
 
 from shardfeed import operators
-from shardfeed._native import __version__
+from shardfeed._native import __version__, decoders
 from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.errors import (
@@ -37,6 +37,7 @@ from shardfeed.records import (
     encode_sequence_example,
     read_records,
 )
+from shardfeed.tables import Table, write_table
 
 __all__ = [
     "Batch",
@@ -64,11 +65,14 @@ __all__ = [
     "SparseFeature",
     "SupersededError",
     "TFRecordWriter",
+    "Table",
     "TokenError",
     "VarLenFeature",
     "__version__",
+    "decoders",
     "encode_example",
     "encode_sequence_example",
     "operators",
     "read_records",
+    "write_table",
 ]

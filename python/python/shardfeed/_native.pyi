@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 __version__: str
@@ -53,4 +54,13 @@ def encode_sequence_example(
     context: list[tuple[str, str, Any]],
     lists: list[tuple[str, list[tuple[str, str, Any]]]],
 ) -> bytes: ...
+def decoders() -> list[str]: ...
+def write_table(
+    path: str,
+    keys: Any,
+    is_int64: bool,
+    columns: list[tuple[str, str, list[int], int]],
+    gather: Callable[[bytes], bytes],
+) -> str: ...
+def describe_table(path: str) -> tuple[str, str, int, list[tuple[str, str, list[int]]]]: ...
 def default_budget_bytes() -> int: ...

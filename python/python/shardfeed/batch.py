@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardfeed._native import NativeBatch, NativeBuffer
-from shardfeed.operators import as_numpy
+from shardfeed.dtypes import as_numpy
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 
 Array = npt.NDArray[Any]

@@ -331,12 +331,15 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
         mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
-        `lookahead`, how many it asks for.
+        `lookahead`, how many it asks for. Of files in a store `store_requests`, of these `store_retries`,
+        `store_bytes` and `cached_bytes`, as its worker told last.
 
         `account` says where time went, in microseconds: over the last seconds (`recent`) and in this epoch
         (`in_epoch`), of the trainer (`wait_us`, `work_us`), the thread that plans (`fill_us`, `read_wait_us`,
-        `gather_us`, `grant_us`, `room_us`), and, summed over threads, storage and computing (`storage_us`,
-        `inflate_us`, `parse_us`, `write_us`), and under `setup` what was chosen. `why()` says what it means.
+        `gather_us`, `grant_us`, `room_us`, `confirm_us`), and, summed over threads, storage and computing (`storage_us`,
+        `inflate_us`, `parse_us`, `write_us`), and under `setup` what was chosen. `waiting_us` is how long the
+        trainer has waited for its next batch; of a long wait `recent` tells what was done since the batch
+        before. `why()` says what it means.
         """
         stats = self._native.stats()
         if "account" in stats:

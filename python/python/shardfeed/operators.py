@@ -15,31 +15,17 @@ docs/OPERATORS.md says what each does with every input, and where it was compare
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from shardfeed.dtypes import dtype_name as _dtype
 from shardfeed.errors import ConfigError
-
-_DTYPES = (
-    "bool",
-    "uint8",
-    "int8",
-    "uint16",
-    "int16",
-    "uint32",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-)
-
+from shardfeed.tables import Table
 
 @dataclass(frozen=True)
 class Operator:
@@ -190,7 +176,7 @@ def decode_image(
     *,
     dtype: Any = "uint8",
     size: Sequence[int] | None = None,
-    decoder: Literal["zune"] = "zune",
+    decoder: Literal["zune-jpeg", "turbojpeg"] = "zune-jpeg",
     output: str | None = None,
 ) -> Operator:
     """Images, `[height, width, channels]`, of JPEG and PNG strings, as `tf.io.decode_image`.
@@ -201,9 +187,11 @@ def decode_image(
     - `channels`: 1 grey, 3 red, green, blue, 4 with alpha. `dtype`: uint8, or uint16 for PNG.
     - `size`: (height, width) of all images; another size is an error.
     - `decoder`: what decodes JPEGs. It is part of the job: decoders differ in the last bits of some pixels.
+      "zune-jpeg" is in every build; "turbojpeg", which is faster and decodes no more of an image than is needed,
+      in those that `shardfeed.decoders()` says.
     """
-    if decoder not in ("zune",):
-        raise ConfigError(f'decoder is "zune", not {decoder!r}')
+    if decoder not in ("zune-jpeg", "turbojpeg"):
+        raise ConfigError(f'decoder is "zune-jpeg" or "turbojpeg", not {decoder!r}')
     fields: dict[str, Any] = {
         "channels": _size("channels", channels),
         "dtype": _dtype(dtype),
@@ -301,6 +289,42 @@ def layout(input: str, to: Literal["chw", "hwc"] = "chw", *, output: str | None 
     return _one("layout", input, output, {"to": to})
 
 
+def lookup(
+    input: str,
+    table: str | os.PathLike[str] | Table,
+    column: str | None = None,
+    *,
+    missing: float | Literal["error"] = "error",
+    output: str | None = None,
+) -> Operator:
+    """What `table` has under the keys in `input`, as `tf.lookup.StaticHashTable`.
+
+    The keys are int64 (any integers) or byte strings, one a row or of any fixed shape; what comes out has a
+    row of the table for each of them. The table is a file of `shardfeed.write_table` that every worker opens
+    under the same path; its content is part of the job.
+
+    - `column`: which of the table's columns; may be left out if it has one. It names the output, too.
+    - `missing`: "error", or the number that stands for a key that the table does not have.
+    """
+    found = table if isinstance(table, Table) else Table(table)
+    if column is None:
+        if len(found.columns) != 1:
+            raise ConfigError(f"{found.path} has the columns {', '.join(found.columns)}; say which")
+        column = next(iter(found.columns))
+    if column not in found.columns:
+        raise ConfigError(f"{found.path} has no column {column!r}, but {', '.join(found.columns)}")
+    dtype, shape = found.columns[column]
+    fields: dict[str, Any] = {
+        "table": {"digest": found.digest, "path": found.path},
+        "column": column,
+        "dtype": _dtype(dtype),
+        "shape": list(shape),
+    }
+    if missing != "error":
+        fields["missing"] = _float("missing", missing)
+    return _one("lookup", input, column if output is None else output, fields)
+
+
 def compute(output: str, expression: str, dtype: Any = "float32") -> Operator:
     """An expression over columns of one number a row, computed in float64 and cast to `dtype`.
 
@@ -335,33 +359,6 @@ def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise ConfigError(f"a column's name is a str, not {name!r}")
     return name
-
-
-def _dtype(dtype: Any) -> str:
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
-    if text is None:
-        try:
-            text = "None" if dtype is None else np.dtype(dtype).name
-        except TypeError:
-            text = repr(dtype)
-    if text not in _DTYPES:
-        raise ConfigError(f"dtype {text!r} is none of {', '.join(_DTYPES)}")
-    if text == "bfloat16":
-        as_numpy(text)
-    return text
-
-
-def as_numpy(dtype: str) -> Any:
-    """numpy's type of a column's type."""
-    if dtype != "bfloat16":
-        return np.dtype(dtype)
-    try:
-        ml_dtypes = importlib.import_module("ml_dtypes")
-    except ImportError:
-        raise ConfigError(
-            "numpy has no bfloat16; install ml_dtypes, which brings it, or use float32"
-        ) from None
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _size(what: str, size: Any, least: int = 0) -> int:

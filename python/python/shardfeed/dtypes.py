@@ -1,0 +1,53 @@
+"""Types of numbers by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from shardfeed.errors import ConfigError
+
+_DTYPES = (
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Our name of a type that numpy, TensorFlow or a word says."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if text is None:
+        try:
+            text = "None" if dtype is None else np.dtype(dtype).name
+        except TypeError:
+            text = repr(dtype)
+    if text not in _DTYPES:
+        raise ConfigError(f"dtype {text!r} is none of {', '.join(_DTYPES)}")
+    if text == "bfloat16":
+        as_numpy(text)
+    return text
+
+
+def as_numpy(dtype: str) -> Any:
+    """numpy's type of a column's type."""
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        ml_dtypes = importlib.import_module("ml_dtypes")
+    except ImportError:
+        raise ConfigError(
+            "numpy has no bfloat16; install ml_dtypes, which brings it, or use float32"
+        ) from None
+    return np.dtype(ml_dtypes.bfloat16)

@@ -1,0 +1,110 @@
+"""Side tables: rows of fixed size in a file, found by key. `operators.lookup` finds them.
+
+    sf.write_table("scores.sft", ids, {"score": scores, "embedding": embeddings})
+    sf.Loader(files, {"id": sf.FixedLenFeature((), "int64")}, operators=[op.lookup("id", "scores.sft", "score")])
+
+A table may be larger than memory: nothing but its header is read at the beginning, and a key is found with two
+small reads, checked each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardfeed import _native
+from shardfeed.dtypes import dtype_name
+from shardfeed.errors import ConfigError
+
+#: Type and shape of a row of a column.
+Form = tuple[str, tuple[int, ...]]
+
+
+def write_table(
+    path: str | os.PathLike[str], keys: Any, columns: Mapping[str, Any]
+) -> str:
+    """Writes the table at `path`, and returns its digest. One that is there is replaced when the new one is whole.
+
+    - `keys`: integers `[n]`, or a list of n byte strings; each once.
+    - `columns`: arrays `[n, ...]` of fixed shape, by name: bool, (u)int8 to int64, float16 to float64, bfloat16.
+      They are read twice and not copied whole, so that `np.memmap` may be larger than memory.
+
+    The same keys and rows in another order are the same file. Another content is another job: write it under a
+    new name, and leave a table that is in use alone.
+    """
+    if not isinstance(columns, Mapping) or not columns:
+        raise ConfigError(f"columns is a dict of arrays by name, not {columns!r:.80}")
+    native: Any
+    if isinstance(keys, Sequence) and all(isinstance(key, bytes) for key in keys) and len(keys) > 0:
+        native, is_int64 = list(keys), False
+    else:
+        array = np.asarray(keys)
+        if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+            raise ConfigError(
+                f"keys are integers of shape [n] or a list of bytes, not {array.dtype} of shape {array.shape}"
+            )
+        if array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise ConfigError(f"a key is {array.max()}, which is no int64")
+        native, is_int64 = np.ascontiguousarray(array, dtype=np.int64), True
+    described, pieces = [], []
+    for name, values in columns.items():
+        column, rows = _column(name, values, len(native))
+        described.append(column)
+        pieces.append(rows)
+
+    def gather(numbers: bytes) -> bytes:
+        rows = np.frombuffer(numbers, np.int64)
+        return np.concatenate([piece[rows] for piece in pieces], axis=1).tobytes()
+
+    return _native.write_table(os.fspath(path), native, is_int64, described, gather)
+
+
+#: Name, type, shape and bytes of a row.
+Described = tuple[str, str, list[int], int]
+
+
+def _column(name: Any, values: Any, rows: int) -> tuple[Described, npt.NDArray[np.uint8]]:
+    """A column, and its rows as bytes."""
+    if not isinstance(name, str):
+        raise ConfigError(f"a column's name is a str, not {name!r}")
+    array = np.asarray(values)
+    if array.ndim < 1 or len(array) != rows:
+        raise ConfigError(f"column {name!r} has shape {array.shape}; it needs one row for each of {rows} keys")
+    try:
+        dtype = dtype_name(array.dtype)
+    except ConfigError as error:
+        raise ConfigError(f"column {name!r}: {error}") from None
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    shape = list(array.shape[1:])
+    row_bytes = array.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if row_bytes == 0:
+        raise ConfigError(f"column {name!r} has rows of shape {tuple(shape)}, which have no bytes")
+    as_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return (name, dtype, shape, row_bytes), as_bytes.reshape(rows, row_bytes)
+
+
+class Table:
+    """What a table says of itself. Its digest is part of the identity of the jobs that look things up in it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        #: Absolute, as workers open it.
+        self.path: str = os.path.abspath(os.fspath(path))
+        digest, key, rows, columns = _native.describe_table(self.path)
+        #: SHA-256 of its content, in hex.
+        self.digest: str = digest
+        #: "int64" or "bytes".
+        self.key: str = key
+        #: Type and shape of a row of each column, by name.
+        self.columns: dict[str, Form] = {name: (dtype, tuple(shape)) for name, dtype, shape in columns}
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r}: {self._rows} keys, {self.key}, {self.columns}, digest {self.digest[:12]})"

@@ -1,0 +1,105 @@
+"""Large records in file order are read straight into their batch: the same batches, and the same errors, as any other way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_bad_input import flip, record_offsets
+
+import shardfeed as sf
+
+#: One mebibyte holds no whole number of them, some are empty, and the mean is over the size from which it is done.
+SIZES = [(70_001 * (number + 1)) % 131_071 for number in range(60)] + [0, 1, 400_000]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(5)
+    for shard in range(3):
+        with sf.TFRecordWriter(tmp_path / f"{shard}.tfrecord") as writer:
+            for size in SIZES[shard:]:
+                writer.write(rng.bytes(size))
+    return tmp_path
+
+
+def loader(files: Path, **options: Any) -> sf.Loader:
+    defaults: dict[str, Any] = {"batch_size": 7, "shuffle": False, "tail": "uneven", "provenance": True}
+    return sf.Loader(str(files / "*.tfrecord"), **(defaults | options))
+
+
+def records(each: sf.Loader, steps: int | None = None) -> list[list[bytes]]:
+    taken = []
+    for batch in each:
+        taken.append([bytes(record) for record in batch["record"]])
+        if len(taken) == steps:
+            break
+    return taken
+
+
+def written(files: Path) -> list[bytes]:
+    return [record for shard in sorted(files.glob("*.tfrecord")) for record in sf.read_records(shard)]
+
+
+def test_batches_are_the_records_of_the_files(files: Path) -> None:
+    with loader(files) as each:
+        taken = records(each)
+        stats = each.stats()
+    assert stats.get("reading", "locate") == "locate"
+    assert [record for batch in taken for record in batch] == written(files)
+    assert [len(batch) for batch in taken[:-1]] == [7] * (len(taken) - 1)
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 1}, {"prefetch": 16}, {"memory_budget": "2MiB"}])
+def test_nothing_else_changes_what_comes(files: Path, options: dict[str, Any]) -> None:
+    with loader(files, **options) as each:
+        assert [record for batch in records(each) for record in batch] == written(files)
+
+
+def test_provenance_and_padding(files: Path) -> None:
+    count = len(written(files))
+    with loader(files, tail="pad", batch_size=50) as each:
+        batches = list(each)
+    places = [zip(*batch.provenance, strict=True) for batch in batches if batch.provenance is not None]
+    named = [(int(shard), int(ordinal)) for place in places for shard, ordinal in place]
+    valid = [bool(flag) for batch in batches for flag in batch.valid]
+    expected = [(shard, ordinal) for shard in range(3) for ordinal in range(len(SIZES) - shard)]
+    assert named[:count] == expected
+    assert valid == [True] * count + [False] * (len(valid) - count) and not all(valid)
+
+
+def test_it_resumes_at_every_step(files: Path) -> None:
+    whole = records(loader(files))
+    for step in range(0, len(whole), 5):
+        first = loader(files)
+        assert records(first, step) == whole[:step] if step else True
+        state = first.state_dict() if step else None
+        assert records(loader(files, resume=state)) == whole[step:]
+
+
+def test_damage_is_an_error_with_its_place_or_is_skipped(files: Path) -> None:
+    bad, shard = 20, files / "1.tfrecord"
+    offset = record_offsets(shard)[bad]
+    whole = written(files)
+    flip(shard, offset + 12 + SIZES[1 + bad] // 2)
+    with pytest.raises(sf.CorruptRecordError, match=rf"1\.tfrecord.*record {bad} at byte {offset}") as caught:
+        records(loader(files))
+    assert caught.value.ordinal == bad
+    with loader(files, corrupt="skip-record") as each:
+        taken = [record for batch in records(each) for record in batch]
+    place = len(SIZES) + bad
+    assert len(taken) == len(whole)
+    assert [at for at in range(len(whole)) if taken[at] != whole[at]] == [place]
+
+
+def test_a_file_that_was_cut_is_an_error(files: Path) -> None:
+    with loader(files, prefetch=1, batch_size=1) as each:
+        batches = iter(each)
+        next(batches)
+        # The open file gets shorter under the loader.
+        with (files / "0.tfrecord").open("r+b") as file:
+            file.truncate(record_offsets(files / "0.tfrecord")[40] + 500)
+        with pytest.raises(sf.DataError, match=r"0\.tfrecord"):
+            list(batches)
