@@ -77,6 +77,7 @@ fn measure(ranks: u64, shards: u64) {
                 in_process: false,
                 ttl_ms: 10_000,
                 endpoint: String::new(),
+                decoders: vec![],
             };
             match machine.apply(Change::JoinSession(join)) {
                 Answer::Joined { session } => session,

@@ -75,6 +75,7 @@ pub(crate) async fn join(client: &mut Clients, worker: String) -> u64 {
         version: "0".into(),
         in_process: false,
         endpoint: String::new(),
+        decoders: vec![],
     };
     client.join(join).await.unwrap().into_inner().session
 }

@@ -1,0 +1,77 @@
+"""shardfeed: everything in the trainer's process, or with a coordinator and a worker beside it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cases
+
+import shardfeed as sf
+from shardfeed import operators as op
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "examples/chess"), str(ROOT / "python/tests")]
+import boards  # noqa: E402
+import cluster  # noqa: E402
+
+VERSION = "this tree"
+
+#: Processes that work for this one.
+BESIDE: list[int] = []
+
+#: The faster decoder of JPEGs where this build has it.
+DECODER = "turbojpeg" if "turbojpeg" in sf.decoders() else "zune-jpeg"
+
+
+def prepare(contender: str, case: str, data: str, setting: str) -> None:
+    """What runs before the loader is made: nothing here has seen the files before."""
+    folder = tempfile.mkdtemp(prefix="shardfeed-bench-")
+    atexit.register(lambda: __import__("shutil").rmtree(folder, ignore_errors=True))
+    os.environ["SHARDFEED_CACHE_DIR"] = folder
+    if contender != "ours_cluster":
+        return
+    running = cluster.Cluster(Path(folder) / "cluster", memory="4GiB")
+    running.__enter__()
+    atexit.register(running.close)
+    os.environ.update(running.variables(f"bench-{time.monotonic_ns()}"))
+    BESIDE.extend([running.coordinator.pid, *(worker.pid for worker in running.workers)])
+
+
+def loader(case: str, data: str) -> sf.Loader:
+    of = cases.CASES[case]
+    options: dict[str, Any] = {"batch_size": of.batch, "shuffle": False}
+    if case == "boards":
+        made: sf.Loader = boards.loader(cases.files(data, case), **options)
+        return made
+    features = {
+        name: sf.FixedLenFeature(shape, kind) for name, (kind, shape) in of.features.items()
+    }
+    if cases.image_case(case):
+        part = [op.crop("photo", (cases.PART, cases.PART), offset=cases.PLACE)] * (case == "parts")
+        resize = op.resize("photo", cases.SIDE, antialias=False)
+        options["operators"] = [op.decode_image("photo", decoder=DECODER), *part, resize]
+    return sf.Loader(cases.files(data, case), features or None, **options)
+
+
+def batches(case: str, data: str, setting: str, repeat: bool) -> Iterator[tuple[int, Any]]:
+    made = loader(case, data)
+    while True:
+        for batch in made:
+            # A trainer takes its columns: the arrays are made here.
+            yield batch.rows, {name: batch[name] for name in batch}
+        if not repeat:
+            return
+
+
+def columns(case: str, batch: Any) -> dict[str, Any]:
+    if not cases.CASES[case].features and case != "boards":
+        (values,) = batch.values()
+        return {"record": list(values)}
+    return {name: list(values) if name == "board" else values for name, values in batch.items()}
