@@ -6,15 +6,17 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test demo failover failover-dynamic chaos chaos-test chaos-bugs bench check-rust check-python clean
+.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
+	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
-	@echo "make bench   measurements, see docs/BENCHMARKS.md"
+	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"
+	@echo "make bench   measurements, see docs/BENCHMARKS.md; its last part, beside tf.data and others: make bench-peers"
 	@echo "make chaos   simulated clusters under faults: SEEDS=100 START=0; PATCH=FILE.diff tries a change"
 
 $(VENV)/.installed: python/requirements-dev.txt
@@ -56,10 +58,43 @@ check-python: build
 	$(VENV)/bin/python -m mypy --config-file python/pyproject.toml python/python/shardfeed
 	cd python && ../$(VENV)/bin/python -m pytest
 
+# The debug build, which is optimized a little: what overflows or breaks an assertion is a find.
+SECONDS ?= 600
+
+fuzz:
+	$(CARGO) run --quiet --locked -p shardfeed-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGETS)
+
+# Leaves the command and the Python package with both decoders; `make build` puts them back.
+test-turbojpeg: build
+	@command -v cmake >/dev/null && command -v nasm >/dev/null || { \
+	  echo "error: cmake and nasm are missing; libjpeg-turbo is built with them (Debian: apt install cmake nasm)" >&2; exit 1; }
+	cp target/release/shardfeed target/release/shardfeed-without-turbojpeg
+	$(CARGO) clippy --workspace --all-targets --locked --features shardfeed/turbojpeg -- -D warnings
+	$(CARGO) test --workspace --locked --no-fail-fast --features shardfeed/turbojpeg \
+	  --test parts --test decoders --test image_goldens --test random_operators --test draining
+	$(CARGO) build --release --locked -p shardfeed --features turbojpeg
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml --features turbojpeg
+	cd python && SHARDFEED_BINARY_WITHOUT_TURBOJPEG=$(CURDIR)/target/release/shardfeed-without-turbojpeg \
+	  ../$(VENV)/bin/python -m pytest tests/test_decoders.py tests/test_images.py
+
 bench: build
 	$(CARGO) bench --locked -p shardfeed-bench
 	$(VENV)/bin/python bench/loader.py
 	$(VENV)/bin/python bench/in_cluster.py
+	$(MAKE) bench-peers
+
+# Ours beside tf.data and others. What is beside this checkout is used: photographs, and another harness.
+PEERS := target/bench-peers
+PHOTOS ?= $(wildcard ../shared/data/photos)
+LAB ?= $(wildcard ../shared/labs/peers)
+
+bench-peers: build
+	$(CARGO) build --release --locked -p shardfeed-bench --example floor
+	$(VENV)/bin/python bench/peers/run.py --home $(PEERS) $(if $(PHOTOS),--photos $(PHOTOS)) $(PEERS_OPTIONS); status=$$?; \
+	$(if $(LAB),$(VENV)/bin/python bench/peers/lab.py $(LAB) --home $(PEERS);) \
+	python=$$($(VENV)/bin/python bench/peers/venvs.py $(PEERS) plots) && \
+	$$python bench/peers/report.py $(PEERS)/results.json --svg $(PEERS)/peers.svg > $(PEERS)/peers.md && \
+	cat $(PEERS)/peers.md && exit $$status
 
 # Only this build lets tokio take its randomness from a seed; it never meets the others.
 CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO) --config chaos/build.toml

@@ -13,6 +13,7 @@ const LINES_MAX: usize = 800;
 const ARROWS: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("tfrecord", &[]),
+    ("table", &["tfrecord"]),
     ("telemetry", &[]),
     ("proto", &["plan"]),
     ("scheduler", &["plan"]),
@@ -22,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("handoff", &[]),
     ("socket", &[]),
     ("image", &[]),
-    ("pipeline", &["plan", "tfrecord", "handoff", "image"]),
+    ("pipeline", &["plan", "tfrecord", "table", "handoff", "image"]),
     ("agent", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline"]),
     ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "agent"]),
     ("embedded", &["plan", "proto", "scheduler", "agent", "client"]),
@@ -41,7 +42,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("chaos", &["plan", "proto", "telemetry", "scheduler", "host", "raft", "coordinator"]),
-    ("python", &["plan", "tfrecord", "telemetry", "proto", "handoff", "pipeline", "embedded"]),
+    (
+        "python",
+        &["plan", "tfrecord", "table", "telemetry", "proto", "handoff", "pipeline", "embedded"],
+    ),
 ];
 
 /// A crate's package, by what stands behind `shardfeed-`; the command has the plain name.
@@ -53,6 +57,7 @@ fn package(name: &str) -> String {
 const PURE: &[&str] = &[
     "shardfeed-plan",
     "shardfeed-tfrecord",
+    "shardfeed-table",
     "shardfeed-image",
     "shardfeed-pipeline",
     "shardfeed-scheduler",
@@ -60,13 +65,24 @@ const PURE: &[&str] = &[
 const NOT_IN_PURE: &[&str] =
     &["tokio", "tonic", "prost", "openraft", "object_store", "reqwest", "tracing"];
 
-/// Building needs Rust and a C compiler, no more.
-const NOWHERE: &[&str] =
-    &["aws-lc-sys", "openssl-sys", "cmake", "bindgen", "prost-build", "protobuf-src"];
+/// Building needs Rust and a C compiler, no more, unless features are asked for.
+const NOWHERE: &[&str] = &[
+    "aws-lc-sys",
+    "openssl-sys",
+    "cmake",
+    "bindgen",
+    "prost-build",
+    "protobuf-src",
+    "turbojpeg-sys",
+];
 
 /// Where unsafe code may stand, each time with a `// SAFETY:` comment.
-const UNSAFE_IN: &[&str] =
-    &["worker/handoff/src/slot.rs", "python/src/buffer.rs", "common/tfrecord/src/mmap.rs"];
+const UNSAFE_IN: &[&str] = &[
+    "worker/handoff/src/slot.rs",
+    "worker/image/src/turbo/library.rs",
+    "python/src/buffer.rs",
+    "common/tfrecord/src/mmap.rs",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -150,7 +166,7 @@ impl Tree {
 fn arrows_point_down() {
     let tree = Tree::read();
     let known: BTreeSet<String> = ARROWS.iter().map(|(name, _)| package(name)).collect();
-    let others = ["shardfeed-tests", "shardfeed-bench"];
+    let others = ["shardfeed-tests", "shardfeed-bench", "shardfeed-fuzz"];
     for id in &tree.ours {
         let name = tree.names[id].as_str();
         assert!(known.contains(name) || others.contains(&name), "{name} has no place in ARROWS");
