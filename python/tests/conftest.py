@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,15 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SHARDFEED_LEDGER")
     for name in (*names, "SHARDFEED_COORDINATOR", "SHARDFEED_WORKER", "SHARDFEED_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def relaunch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Loaders made after a call are of another run, as after a restart by a launcher. Within one
+    run, a worker that is killed before it told of its ranks' end leaves some that are known to have
+    ended here beside some that may have gone further."""
+    run, launched = os.environ.get("SHARDFEED_RUN_ID", "run"), itertools.count(1)
+    return lambda: monkeypatch.setenv("SHARDFEED_RUN_ID", f"{run}-{next(launched)}")
 
 
 @pytest.fixture

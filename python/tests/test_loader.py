@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,9 @@ def test_the_global_batch_is_the_same_for_every_world_size(dataset: Dataset) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_run_with_restarts_is_the_run_without(dataset: Dataset, seed: int) -> None:
+def test_a_run_with_restarts_is_the_run_without(
+    dataset: Dataset, seed: int, relaunch: Callable[[], None]
+) -> None:
     """4 -> 3 -> 6 -> ... ranks from a state in mid-epoch give the same global batches."""
     choose = random.Random(seed)
     expected = run(dataset, 1, epochs=3, batch_size=12, lanes=4)
@@ -155,6 +158,7 @@ def test_a_run_with_restarts_is_the_run_without(dataset: Dataset, seed: int) -> 
         options: dict[str, Any] = {"batch_size": 12 // world_size, "world_size": world_size}
         if state is None:
             options["lanes"] = 4
+        relaunch()
         ranks = [loader(dataset, rank=r, resume=state, **options) for r in range(world_size)]
         assert len({each.plan_digest for each in ranks}) == 1
         for _ in range(choose.randrange(1, 15)):
@@ -305,11 +309,14 @@ def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
         each.load_state_dict([finished], missing="replay")
 
 
-def test_uneven_ranks_that_stopped_together_may_restart_often(dataset: Dataset) -> None:
+def test_uneven_ranks_that_stopped_together_may_restart_often(
+    dataset: Dataset, relaunch: Callable[[], None]
+) -> None:
     options: dict[str, Any] = {"tail": "uneven", "batch_size": 1, "world_size": 2}
     states = None
     seen: list[int] = []
     for _ in range(20):
+        relaunch()
         ranks = [loader(dataset, rank=r, resume=states, **options) for r in range(2)]
         for each in ranks:
             seen += ids(next(iter(each)))
