@@ -82,6 +82,7 @@ const UNSAFE_IN: &[&str] = &[
     "worker/image/src/turbo/library.rs",
     "python/src/buffer.rs",
     "common/tfrecord/src/mmap.rs",
+    "common/tfrecord/src/example/varints.rs",
 ];
 
 fn root() -> PathBuf {

@@ -15,6 +15,8 @@ from typing import Any
 import cluster
 import numpy as np
 import pytest
+import stores
+from stores import S3, Proxy
 
 import shardfeed as sf
 
@@ -109,6 +111,24 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SHARDFEED_LEDGER")
     for name in (*names, "SHARDFEED_COORDINATOR", "SHARDFEED_WORKER", "SHARDFEED_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with S3() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the S3 server, and the environment that leads through it."""
+    with Proxy(s3.address) as between:
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
+                monkeypatch.delenv(name)
+        for name, value in stores.environment(between.endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield between
 
 
 @pytest.fixture

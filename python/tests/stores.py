@@ -26,6 +26,17 @@ from werkzeug.wrappers import Request, Response
 KEYS = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
 
 
+def environment(endpoint: str) -> dict[str, str]:
+    """What leads a loader to an S3 server, and is impatient."""
+    return KEYS | {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "SHARDFEED_STORE_STALL_SECONDS": "1",
+        "SHARDFEED_STORE_RETRY_SECONDS": "60",
+    }
+
+
 class S3:
     """moto's S3 with one bucket."""
 

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import FEATURES, Dataset, make_dataset
 from stores import S3, Proxy
-from test_sources import batches, environment, local
+from test_sources import batches, local
 
 import shardfeed as sf
 
@@ -30,20 +29,6 @@ for _ in range(options.pop("times")):
     with sf.Loader(options["files"], features, **options["options"]) as loader:
         print(json.dumps([[int(n) for n in batch["id"]] for batch in loader]), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with S3() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with Proxy(s3.address) as between:
-        for name, value in environment(between.endpoint).items():
-            monkeypatch.setenv(name, value)
-        yield between
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +21,6 @@ import shardfeed as sf
 
 #: A test that waits longer for an end than this has found a hang.
 SOON_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with S3() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the S3 server, and the environment that leads through it."""
-    with Proxy(s3.address) as between:
-        for name in list(os.environ):
-            if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
-                monkeypatch.delenv(name)
-        for name, value in environment(between.endpoint).items():
-            monkeypatch.setenv(name, value)
-        yield between
-
-
-def environment(endpoint: str) -> dict[str, str]:
-    return stores.KEYS | {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "SHARDFEED_STORE_STALL_SECONDS": "1",
-        "SHARDFEED_STORE_RETRY_SECONDS": "60",
-    }
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -16,7 +15,6 @@ import pytest
 from cluster import Cluster
 from conftest import Dataset, loader
 from stores import S3, Fault, Proxy, Seen, is_read
-from test_sources import environment
 from test_why import blobs, command
 from trainer import ask, stop, until
 
@@ -25,23 +23,6 @@ import shardfeed as sf
 IDS: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64")}
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with S3() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with Proxy(s3.address) as between:
-        for name in list(os.environ):
-            if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
-                monkeypatch.delenv(name)
-        for name, value in environment(between.endpoint).items():
-            monkeypatch.setenv(name, value)
-        yield between
 
 
 def in_cluster(running: Cluster) -> dict[str, Any]:

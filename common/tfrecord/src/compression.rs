@@ -137,6 +137,7 @@ pub struct DecompressError {
 /// Concatenated gzip members and concatenated zlib streams read as one. As gzip's own tools do,
 /// zeros that pad the end of a gzip file are passed over; anything else there is an error, and so is
 /// a stream that ends early: a cut file never looks like a short one. A source without a byte is empty.
+/// What comes before the damage is returned first, however much is asked for at a time.
 pub struct Decoder<R> {
     source: R,
     compression: Compression,
@@ -249,6 +250,8 @@ impl<R: Read> Decoder<R> {
                     return Err(self.error("the file ends in the middle of it"));
                 }
                 Ok(Status::Ok | Status::BufError) => {}
+                // Asked again, it says so again.
+                Err(_) if written > 0 => {}
                 Err(error) => {
                     let message = error.message().unwrap_or("the bytes are damaged").to_owned();
                     return Err(self.error(message));

@@ -32,6 +32,8 @@
 mod spec;
 mod wire;
 
+mod varints;
+
 mod feature;
 mod keys;
 mod ragged;

@@ -35,7 +35,7 @@ pub struct DataCrcMismatch {
 /// plus a constant, so that a checksum of data that holds checksums stays good.
 #[must_use]
 pub fn masked_crc32c(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK_DELTA)
+    crc_fast::crc32_iscsi(bytes).rotate_right(15).wrapping_add(MASK_DELTA)
 }
 
 /// Encodes the header of a record with `length` bytes of data.
@@ -131,6 +131,22 @@ mod tests {
         assert_eq!(masked_crc32c(&[0xff; 32]), mask(0x62a8_ab43));
         assert_eq!(masked_crc32c(b"123456789"), mask(0xe306_9283));
         assert_eq!(masked_crc32c(b""), 0xa282_ead8);
+    }
+
+    #[test]
+    fn checksums_of_all_lengths_are_those_of_another_implementation() {
+        let bytes: Vec<u8> =
+            (0..70_000_u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for length in (0..1100).chain([4095, 4096, 65_537, 69_000]) {
+            for start in [0, 1, 7, 63] {
+                let bytes = &bytes[start..start + length];
+                assert_eq!(
+                    crc_fast::crc32_iscsi(bytes),
+                    crc32c::crc32c(bytes),
+                    "{length} at {start}"
+                );
+            }
+        }
     }
 
     #[test]

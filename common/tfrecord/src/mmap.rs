@@ -25,7 +25,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// A file that cannot be opened or mapped, by its path.
-    #[allow(unsafe_code)] // The one place: see SAFETY.
+    #[allow(unsafe_code)] // See SAFETY.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| ReadError::open(path, error))?;

@@ -74,6 +74,37 @@ fn a_cut_anywhere_is_an_error() {
 }
 
 #[test]
+fn what_comes_before_damage_is_the_same_for_every_size_of_reads() {
+    let text = b"some text, some other text, some more text, ".repeat(40);
+    let mut compared = 0;
+    for (stored, compression) in
+        [(gzip(&text), Compression::Gzip), (zlib(&text, 6), Compression::Zlib)]
+    {
+        for bit in 0..stored.len() * 8 {
+            let mut damaged = stored.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let read = |step: usize| {
+                let mut decoder = Decoder::new(&damaged[..], compression.into()).unwrap();
+                let (mut out, mut buffer) = (vec![], vec![0; step]);
+                loop {
+                    match decoder.read(&mut buffer) {
+                        Ok(0) => return (out, None),
+                        Ok(count) => out.extend_from_slice(&buffer[..count]),
+                        Err(error) => return (out, Some(error.to_string())),
+                    }
+                }
+            };
+            let whole = read(1 << 20);
+            for step in [1, 7, 300] {
+                assert_eq!(read(step), whole, "bit {bit} in reads of {step}");
+            }
+            compared += usize::from(whole.1.is_some() && !whole.0.is_empty());
+        }
+    }
+    assert!(compared > 100, "{compared} streams were damaged behind their beginning");
+}
+
+#[test]
 fn what_follows_a_stream() {
     let stored = gzip(b"text");
     let padded = [&stored[..], &[0; 100]].concat();

@@ -3,10 +3,8 @@
 use std::{mem, slice};
 
 use super::spec::DType;
-use super::wire::{
-    Field, FieldValue, Fields, WireError, count_varints, for_each_varint, next_message, tag,
-    take_tagged,
-};
+use super::varints::{count_varints, decode_varints};
+use super::wire::{Field, FieldValue, Fields, WireError, next_message, tag, take_tagged};
 
 /// The values of a feature, checked but not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +62,17 @@ impl<'a> ListRef<'a> {
     /// If they are not int64, or not as many as `values` has places.
     pub fn write_i64(&self, values: &mut [i64]) {
         self.expect_room(DType::Int64, values.len());
-        let mut places = values.iter_mut();
-        self.for_each_field(|value| match value {
-            FieldValue::Varint(value) => put(&mut places, value.cast_signed()),
-            FieldValue::Bytes(packed) => {
-                for_each_varint(packed, |value| put(&mut places, value.cast_signed()));
-            }
-            FieldValue::Fixed32(_) | FieldValue::Fixed64 => {}
+        let mut places = values;
+        self.for_each_field(|value| {
+            let count = match value {
+                FieldValue::Varint(value) => places.first_mut().map_or(0, |place| {
+                    *place = value.cast_signed();
+                    1
+                }),
+                FieldValue::Bytes(packed) => decode_varints(packed, places),
+                FieldValue::Fixed32(_) | FieldValue::Fixed64 => 0,
+            };
+            places = &mut mem::take(&mut places)[count..];
         });
     }
 
@@ -187,12 +189,6 @@ impl<'a> ListRef<'a> {
                 _ => Some(Self { dtype, count, data_bytes, wire: from_here, in_pieces: true }),
             };
         }
-    }
-}
-
-fn put<T>(places: &mut slice::IterMut<'_, T>, value: T) {
-    if let Some(place) = places.next() {
-        *place = value;
     }
 }
 

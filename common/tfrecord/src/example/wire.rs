@@ -1,10 +1,10 @@
 //! The protobuf wire format, as far as Examples need it.
 
 /// A varint has at most this many bytes.
-const VARINT_BYTES_MAX: usize = 10;
+pub(super) const VARINT_BYTES_MAX: usize = 10;
 
 /// The bit of each byte of eight that says that the varint goes on.
-const MORE: u64 = 0x8080_8080_8080_8080;
+pub(super) const MORE: u64 = 0x8080_8080_8080_8080;
 
 /// Bytes that are no protobuf message. Only for the slow way out: what and where is found again there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,50 +170,15 @@ fn take_long_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
 
 /// Takes the topmost bit of each byte out.
 #[inline]
-fn push_together(word: u64) -> u64 {
+pub(super) fn push_together(word: u64) -> u64 {
     let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | word & 0x007f_007f_007f_007f;
     let word = (word & 0xffff_0000_ffff_0000) >> 2 | word & 0x0000_ffff_0000_ffff;
     (word & 0xffff_ffff_0000_0000) >> 4 | word & 0x0000_0000_ffff_ffff
 }
 
-/// Calls `visit` with the varints that `packed` consists of; it was checked.
-///
-/// Where the next one begins is known only when this one's end is, which is what takes the time: so two
-/// are taken of each eight bytes where they hold two, and all eight where they are short.
-#[inline]
-pub(super) fn for_each_varint(packed: &[u8], mut visit: impl FnMut(u64)) {
-    let mut rest = packed;
-    while let Some(bytes) = rest.first_chunk::<8>() {
-        let word = u64::from_le_bytes(*bytes);
-        let ends = !word & MORE;
-        if ends == MORE {
-            bytes.iter().for_each(|&byte| visit(u64::from(byte)));
-            rest = &rest[8..];
-            continue;
-        }
-        if ends == 0 {
-            let Ok(value) = take_any_varint(&mut rest) else { return };
-            visit(value);
-            continue;
-        }
-        visit(push_together(word & (ends ^ (ends - 1))));
-        let later = ends & (ends - 1);
-        let last = if later == 0 { ends } else { later };
-        if later != 0 {
-            let word = word & (later ^ (later - 1));
-            visit(push_together(word >> (ends.trailing_zeros() + 1)));
-        }
-        rest = &rest[last.trailing_zeros() as usize / 8 + 1..];
-    }
-    while !rest.is_empty() {
-        let Ok(value) = take_varint(&mut rest) else { return };
-        visit(value);
-    }
-}
-
 /// A varint byte by byte: one of nine or ten bytes, one near the end of its message, or none.
 #[inline(never)]
-fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
+pub(super) fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
     let mut value = 0;
     for (index, &byte) in rest.iter().take(VARINT_BYTES_MAX).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);
@@ -228,31 +193,6 @@ fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
         "has a number of more than 10 bytes"
     };
     Err(WireError { what, at: rest })
-}
-
-/// Counts the varints that `packed` consists of.
-pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
-    const MORE_LOW: u64 = 0x8080_8080;
-    const MORE_HIGH: u64 = MORE_LOW << 32;
-    let (words, tail) = packed.as_chunks::<8>();
-    let mut more = 0;
-    // Ten bytes that all say "more" cover four aligned ones; without such four none is too long.
-    let mut maybe_long = false;
-    for word in words {
-        let bits = u64::from_le_bytes(*word) & MORE;
-        maybe_long |= bits & MORE_LOW == MORE_LOW || bits & MORE_HIGH == MORE_HIGH;
-        more += bits.count_ones() as usize;
-    }
-    more += tail.iter().filter(|&&byte| byte >= 0x80).count();
-    if maybe_long || packed.last().is_some_and(|&byte| byte >= 0x80) {
-        let (mut rest, mut count) = (packed, 0);
-        while !rest.is_empty() {
-            take_varint(&mut rest)?;
-            count += 1;
-        }
-        return Ok(count);
-    }
-    Ok(packed.len() - more)
 }
 
 /// Appends a varint.
@@ -276,21 +216,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Of all lengths, mixed: the way that takes several at a time and the one that takes one.
-        #[test]
-        fn many_varints_are_those_one_by_one(
-            values in prop::collection::vec((any::<u64>(), 0_u32..64), 0..40), cut in 0_usize..9,
-        ) {
-            let values: Vec<u64> = values.into_iter().map(|(value, bits)| value >> bits).collect();
-            let mut wire = Vec::new();
-            values.iter().for_each(|&value| put_varint(&mut wire, value));
-            let mut found = Vec::new();
-            for_each_varint(&wire, |value| found.push(value));
-            prop_assert_eq!(found, values);
-            // Also where they are not whole, it ends.
-            for_each_varint(&wire[..wire.len().saturating_sub(cut)], |_| ());
-        }
-
         #[test]
         fn varints_round_trip(values: Vec<u64>) {
             let mut wire = Vec::new();
@@ -299,27 +224,11 @@ mod tests {
                 put_varint(&mut wire, value);
                 prop_assert_eq!(wire.len() - before, varint_bytes(value));
             }
-            prop_assert_eq!(count_varints(&wire), Ok(values.len()));
             let mut rest = &wire[..];
             for &value in &values {
                 prop_assert_eq!(take_varint(&mut rest), Ok(value));
             }
             prop_assert!(rest.is_empty());
-        }
-
-        #[test]
-        fn counting_agrees_with_reading(
-            bytes in prop::collection::vec(prop_oneof![Just(0xff_u8), Just(0x80), any::<u8>()], 0..40),
-        ) {
-            let (mut rest, mut read) = (&bytes[..], Ok(0));
-            while !rest.is_empty() {
-                if let Err(error) = take_varint(&mut rest) {
-                    read = Err(error);
-                    break;
-                }
-                read = read.map(|count| count + 1);
-            }
-            prop_assert_eq!(count_varints(&bytes), read);
         }
     }
 }

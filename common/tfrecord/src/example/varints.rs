@@ -1,0 +1,160 @@
+//! Packed varints: counted, and decoded many at a time.
+
+use super::wire::{MORE, WireError, push_together, take_any_varint, take_varint};
+
+#[cfg(target_arch = "x86_64")]
+mod shuffle;
+
+/// Decodes the varints that `packed` consists of, as many as there are places; it was checked. Returns
+/// how many these are.
+pub(super) fn decode_varints(packed: &[u8], places: &mut [i64]) -> usize {
+    let (mut read, mut written) = (0, 0);
+    #[cfg(target_arch = "x86_64")]
+    if shuffle::is_possible() {
+        // SAFETY: it takes nothing that the processor was not asked for in the line before.
+        #[allow(unsafe_code)]
+        let done = unsafe { shuffle::decode(packed, places) };
+        (read, written) = done;
+    }
+    let mut places = places[written..].iter_mut();
+    for_each_varint(&packed[read..], |value| {
+        if let Some(place) = places.next() {
+            *place = value.cast_signed();
+            written += 1;
+        }
+    });
+    written
+}
+
+/// Calls `visit` with the varints that `packed` consists of; it was checked.
+///
+/// Where the next one begins is known only when this one's end is, which is what takes the time: so two
+/// are taken of each eight bytes where they hold two, and all eight where they are short.
+#[inline]
+fn for_each_varint(packed: &[u8], mut visit: impl FnMut(u64)) {
+    let mut rest = packed;
+    while let Some(bytes) = rest.first_chunk::<8>() {
+        let word = u64::from_le_bytes(*bytes);
+        let ends = !word & MORE;
+        if ends == MORE {
+            bytes.iter().for_each(|&byte| visit(u64::from(byte)));
+            rest = &rest[8..];
+            continue;
+        }
+        if ends == 0 {
+            let Ok(value) = take_any_varint(&mut rest) else { return };
+            visit(value);
+            continue;
+        }
+        visit(push_together(word & (ends ^ (ends - 1))));
+        let later = ends & (ends - 1);
+        let last = if later == 0 { ends } else { later };
+        if later != 0 {
+            let word = word & (later ^ (later - 1));
+            visit(push_together(word >> (ends.trailing_zeros() + 1)));
+        }
+        rest = &rest[last.trailing_zeros() as usize / 8 + 1..];
+    }
+    while !rest.is_empty() {
+        let Ok(value) = take_varint(&mut rest) else { return };
+        visit(value);
+    }
+}
+
+/// Counts the varints that `packed` consists of.
+pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
+    const MORE_LOW: u64 = 0x8080_8080;
+    const MORE_HIGH: u64 = MORE_LOW << 32;
+    let (words, tail) = packed.as_chunks::<8>();
+    let mut more = 0;
+    // Ten bytes that all say "more" cover four aligned ones; without such four none is too long.
+    let mut maybe_long = false;
+    for word in words {
+        let bits = u64::from_le_bytes(*word) & MORE;
+        maybe_long |= bits & MORE_LOW == MORE_LOW || bits & MORE_HIGH == MORE_HIGH;
+        more += bits.count_ones() as usize;
+    }
+    more += tail.iter().filter(|&&byte| byte >= 0x80).count();
+    if maybe_long || packed.last().is_some_and(|&byte| byte >= 0x80) {
+        let (mut rest, mut count) = (packed, 0);
+        while !rest.is_empty() {
+            take_varint(&mut rest)?;
+            count += 1;
+        }
+        return Ok(count);
+    }
+    Ok(packed.len() - more)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wire::put_varint;
+    use super::*;
+
+    /// Lengths as they come: all alike, alike for a while, mixed.
+    fn numbers() -> impl Strategy<Value = Vec<u64>> {
+        let run = (any::<u64>(), 0_u32..64, 0_u32..16, 1_usize..40).prop_map(
+            |(seed, shift, spread, count)| {
+                let number = |index: u64| {
+                    let mixed = (seed ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    mixed >> shift >> (mixed as u32 % (spread + 1)).min(63 - shift)
+                };
+                (0..count as u64).map(number).collect::<Vec<_>>()
+            },
+        );
+        prop::collection::vec(run, 0..12).prop_map(|runs| runs.concat())
+    }
+
+    fn wire(values: &[u64]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        values.iter().for_each(|&value| put_varint(&mut wire, value));
+        wire
+    }
+
+    proptest! {
+        /// The ways that take several at a time and the one that takes one.
+        #[test]
+        fn many_varints_are_those_one_by_one(values in numbers(), less in 0_usize..9) {
+            let packed = wire(&values);
+            prop_assert_eq!(count_varints(&packed), Ok(values.len()));
+            let mut found = vec![];
+            for_each_varint(&packed, |value| found.push(value));
+            prop_assert_eq!(&found, &values);
+            // Not more than there are places, and nothing behind them.
+            for places in [values.len(), values.len().saturating_sub(less), values.len() + less] {
+                let mut decoded = vec![-7; places];
+                let count = decode_varints(&packed, &mut decoded);
+                prop_assert_eq!(count, places.min(values.len()));
+                let expected = values.iter().map(|value| value.cast_signed());
+                let expected = expected.chain([-7; 9]).take(places).collect::<Vec<_>>();
+                prop_assert_eq!(decoded, expected);
+            }
+        }
+
+        /// What was not checked ends, too, without a panic.
+        #[test]
+        fn any_bytes_come_to_an_end(
+            bytes in prop::collection::vec(prop_oneof![Just(0xff_u8), Just(0x80), any::<u8>()], 0..300),
+        ) {
+            let mut decoded = vec![0; bytes.len()];
+            prop_assert!(decode_varints(&bytes, &mut decoded) <= bytes.len());
+        }
+
+        #[test]
+        fn counting_agrees_with_reading(
+            bytes in prop::collection::vec(prop_oneof![Just(0xff_u8), Just(0x80), any::<u8>()], 0..40),
+        ) {
+            let (mut rest, mut read) = (&bytes[..], Ok(0));
+            while !rest.is_empty() {
+                if let Err(error) = take_varint(&mut rest) {
+                    read = Err(error);
+                    break;
+                }
+                read = read.map(|count| count + 1);
+            }
+            prop_assert_eq!(count_varints(&bytes), read);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Up to four varints in one step, on x86-64 processors that can move bytes by a table (SSSE3).
+//!
+//! Where varints end is looked up for 64 bytes at once; the next twelve of these bits say which bytes
+//! belong to the next values. Each of these gets four bytes of a register, and two multiplications
+//! push their groups of seven bits together.
+
+use std::arch::x86_64::{
+    __m128i, _mm_and_si128, _mm_cvtepu32_epi64, _mm_madd_epi16, _mm_maddubs_epi16,
+    _mm_movemask_epi8, _mm_set1_epi8, _mm_set1_epi16, _mm_set1_epi32, _mm_shuffle_epi8,
+    _mm_srli_si128,
+};
+
+use super::push_together;
+use crate::example::wire::{VARINT_BYTES_MAX, take_any_varint};
+
+/// Bits that are looked up: the ends of three values of four bytes, or of four of three.
+const BITS: usize = 12;
+
+/// Bytes whose ends are known at a time.
+const BLOCK_BYTES: usize = 64;
+
+/// Behind the block so many bytes may be loaded, too.
+const WITH_MARGIN: usize = BLOCK_BYTES + 16;
+
+/// How the bytes in front are values.
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Pattern {
+    /// For each byte of the register the byte in front that it gets; `0x80`: none.
+    shuffle: [u8; 16],
+    values: u8,
+    bytes: u8,
+}
+
+/// By where values end.
+static PATTERNS: [Pattern; 1 << BITS] = {
+    let mut all = [pattern(0); 1 << BITS];
+    let mut ends = 0;
+    while ends < all.len() {
+        all[ends] = pattern(ends);
+        ends += 1;
+    }
+    all
+};
+
+/// The values of up to four bytes in front, at most four.
+const fn pattern(ends: usize) -> Pattern {
+    let mut found = Pattern { shuffle: [0x80; 16], values: 0, bytes: 0 };
+    let mut at = 0;
+    while found.values < 4 {
+        let mut end = at;
+        while end < BITS && ends >> end & 1 == 0 {
+            end += 1;
+        }
+        if end == BITS || end - at >= 4 {
+            break;
+        }
+        let mut byte = at;
+        while byte <= end {
+            found.shuffle[4 * found.values as usize + byte - at] = byte as u8;
+            byte += 1;
+        }
+        at = end + 1;
+        found.values += 1;
+        found.bytes = at as u8;
+    }
+    found
+}
+
+/// Whether this processor has what [`decode`] is made of.
+pub(super) fn is_possible() -> bool {
+    is_x86_feature_detected!("ssse3")
+        && is_x86_feature_detected!("sse4.1")
+        && is_x86_feature_detected!("bmi1")
+}
+
+/// Decodes what is well inside of `packed`; returns the bytes read and the values written.
+#[target_feature(enable = "ssse3,sse4.1,bmi1")]
+pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
+    let (mut read, mut written) = (0, 0);
+    while let Some(block) = packed[read..].first_chunk::<WITH_MARGIN>() {
+        let ends = ends_of(block);
+        let mut used = 0;
+        while used <= BLOCK_BYTES - BITS {
+            let room = &mut places[written..];
+            let (bytes, ends) = (&block[used..], ends >> used);
+            if ends & 0xffff == 0xffff
+                && let (Some(room), Some(bytes)) =
+                    (room.first_chunk_mut::<16>(), bytes.first_chunk())
+            {
+                *room = bytes.map(i64::from);
+                (used, written) = (used + 16, written + 16);
+                continue;
+            }
+            let pattern = &PATTERNS[ends as usize % PATTERNS.len()];
+            if pattern.values > 0
+                && let (Some(room), Some(bytes)) = (room.first_chunk_mut(), bytes.first_chunk())
+            {
+                // A lane without a value is written over by the next one.
+                *room = four_values(bytes, &pattern.shuffle);
+                used += usize::from(pattern.bytes);
+                written += usize::from(pattern.values);
+                continue;
+            }
+            let (mut rest, more) = (bytes, ends.trailing_zeros());
+            let value = match bytes.first_chunk() {
+                Some(word) if more < 8 => {
+                    push_together(u64::from_le_bytes(*word) & u64::MAX >> (56 - 8 * more))
+                }
+                _ => take_any_varint(&mut rest).unwrap_or_default(),
+            };
+            let Some(place) = room.first_mut().filter(|_| more < VARINT_BYTES_MAX as u32) else {
+                return (read + used, written);
+            };
+            *place = value.cast_signed();
+            (used, written) = (used + more as usize + 1, written + 1);
+        }
+        read += used;
+    }
+    (read, written)
+}
+
+/// A bit for each byte of the block that a varint ends with.
+#[target_feature(enable = "ssse3")]
+fn ends_of(block: &[u8; WITH_MARGIN]) -> u64 {
+    let mut ends = 0;
+    for (index, part) in block[..BLOCK_BYTES].as_chunks().0.iter().enumerate() {
+        let more = _mm_movemask_epi8(register(part)) as u16; // A bit for each of 16 bytes.
+        ends |= u64::from(!more) << (16 * index);
+    }
+    ends
+}
+
+/// The values whose bytes `shuffle` puts into four lanes.
+#[target_feature(enable = "ssse3,sse4.1")]
+fn four_values(bytes: &[u8; 16], shuffle: &[u8; 16]) -> [i64; 4] {
+    let lanes = _mm_shuffle_epi8(register(bytes), register(shuffle));
+    let groups = _mm_and_si128(lanes, _mm_set1_epi8(0x7f));
+    // Of two groups of seven bits one of 14: low + high * 2^7; of two of these one of 28.
+    let pairs = _mm_maddubs_epi16(_mm_set1_epi16(0x8001_u16.cast_signed()), groups);
+    let values = _mm_madd_epi16(pairs, _mm_set1_epi32(0x4000_0001));
+    let halves = [_mm_cvtepu32_epi64(values), _mm_cvtepu32_epi64(_mm_srli_si128::<8>(values))];
+    bytemuck::cast(halves)
+}
+
+fn register(bytes: &[u8; 16]) -> __m128i {
+    bytemuck::cast(*bytes)
+}
