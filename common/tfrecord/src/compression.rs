@@ -250,11 +250,12 @@ impl<R: Read> Decoder<R> {
                     return Err(self.error("the file ends in the middle of it"));
                 }
                 Ok(Status::Ok | Status::BufError) => {}
-                // Asked again, it says so again.
+                // What came before the damage; asked again, it is an error again.
                 Err(_) if written > 0 => {}
                 Err(error) => {
-                    let message = error.message().unwrap_or("the bytes are damaged").to_owned();
-                    return Err(self.error(message));
+                    // Asked again, or in its fast loop, the library does not know what it was.
+                    let message = error.message().filter(|said| !said.contains("bad state"));
+                    return Err(self.error(message.unwrap_or("the bytes are damaged")));
                 }
             }
             if written > 0 {

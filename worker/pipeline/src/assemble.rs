@@ -286,6 +286,9 @@ impl Assembler {
         let bytes: usize = rows.iter().map(|row| row.record.len).sum();
         let parts = (bytes / PART_BYTES).clamp(1, 4 * threads);
         let program = self.schema.program();
+        if program.is_empty() {
+            return rows.len().div_ceil(parts).max(1);
+        }
         let made_bytes = program.memory().bytes_max() / threads;
         let fit = made_bytes.min(PART_MADE_BYTES_MAX) / program.row_bytes().max(1);
         rows.len().div_ceil(parts).clamp(1, fit.max(1))

@@ -90,7 +90,7 @@ fn what_comes_before_damage_is_the_same_for_every_size_of_reads() {
                     match decoder.read(&mut buffer) {
                         Ok(0) => return (out, None),
                         Ok(count) => out.extend_from_slice(&buffer[..count]),
-                        Err(error) => return (out, Some(error.to_string())),
+                        Err(error) => return (out, Some(error.kind())),
                     }
                 }
             };

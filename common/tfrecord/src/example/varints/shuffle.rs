@@ -5,8 +5,9 @@
 //! push their groups of seven bits together.
 
 use std::arch::x86_64::{
-    __m128i, _mm_and_si128, _mm_cvtepu32_epi64, _mm_madd_epi16, _mm_maddubs_epi16,
-    _mm_movemask_epi8, _mm_set1_epi8, _mm_set1_epi16, _mm_set1_epi32, _mm_shuffle_epi8,
+    __m128i, _mm_add_epi64, _mm_and_si128, _mm_cmpeq_epi32, _mm_cvtepu32_epi64, _mm_madd_epi16,
+    _mm_maddubs_epi16, _mm_movemask_epi8, _mm_or_si128, _mm_sad_epu8, _mm_set1_epi8,
+    _mm_set1_epi16, _mm_set1_epi32, _mm_setzero_si128, _mm_shuffle_epi8, _mm_srli_epi16,
     _mm_srli_si128,
 };
 
@@ -22,32 +23,40 @@ const BLOCK_BYTES: usize = 64;
 /// Behind the block so many bytes may be loaded, too.
 const WITH_MARGIN: usize = BLOCK_BYTES + 16;
 
-/// How the bytes in front are values.
+/// How the bytes in front are values: what the next look waits for, so it is kept small.
 #[derive(Clone, Copy)]
-#[repr(align(32))]
-struct Pattern {
-    /// For each byte of the register the byte in front that it gets; `0x80`: none.
-    shuffle: [u8; 16],
+struct Step {
     values: u8,
     bytes: u8,
 }
 
 /// By where values end.
-static PATTERNS: [Pattern; 1 << BITS] = {
-    let mut all = [pattern(0); 1 << BITS];
+static STEPS: [Step; 1 << BITS] = {
+    let mut steps = [Step { values: 0, bytes: 0 }; 1 << BITS];
     let mut ends = 0;
-    while ends < all.len() {
-        all[ends] = pattern(ends);
+    while ends < steps.len() {
+        steps[ends] = pattern(ends).0;
         ends += 1;
     }
-    all
+    steps
+};
+
+/// For each byte of a register the byte in front that it gets; `0x80`: none.
+static SHUFFLES: [[u8; 16]; 1 << BITS] = {
+    let mut shuffles = [[0; 16]; 1 << BITS];
+    let mut ends = 0;
+    while ends < shuffles.len() {
+        shuffles[ends] = pattern(ends).1;
+        ends += 1;
+    }
+    shuffles
 };
 
 /// The values of up to four bytes in front, at most four.
-const fn pattern(ends: usize) -> Pattern {
-    let mut found = Pattern { shuffle: [0x80; 16], values: 0, bytes: 0 };
+const fn pattern(ends: usize) -> (Step, [u8; 16]) {
+    let (mut step, mut shuffle) = (Step { values: 0, bytes: 0 }, [0x80; 16]);
     let mut at = 0;
-    while found.values < 4 {
+    while step.values < 4 {
         let mut end = at;
         while end < BITS && ends >> end & 1 == 0 {
             end += 1;
@@ -57,17 +66,17 @@ const fn pattern(ends: usize) -> Pattern {
         }
         let mut byte = at;
         while byte <= end {
-            found.shuffle[4 * found.values as usize + byte - at] = byte as u8;
+            shuffle[4 * step.values as usize + byte - at] = byte as u8;
             byte += 1;
         }
         at = end + 1;
-        found.values += 1;
-        found.bytes = at as u8;
+        step.values += 1;
+        step.bytes = at as u8;
     }
-    found
+    (step, shuffle)
 }
 
-/// Whether this processor has what [`decode`] is made of.
+/// Whether this processor has what [`decode`] and [`count_more`] are made of.
 pub(super) fn is_possible() -> bool {
     is_x86_feature_detected!("ssse3")
         && is_x86_feature_detected!("sse4.1")
@@ -92,14 +101,15 @@ pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
                 (used, written) = (used + 16, written + 16);
                 continue;
             }
-            let pattern = &PATTERNS[ends as usize % PATTERNS.len()];
-            if pattern.values > 0
+            let pattern = ends as usize % STEPS.len();
+            let step = STEPS[pattern];
+            if step.values > 0
                 && let (Some(room), Some(bytes)) = (room.first_chunk_mut(), bytes.first_chunk())
             {
                 // A lane without a value is written over by the next one.
-                *room = four_values(bytes, &pattern.shuffle);
-                used += usize::from(pattern.bytes);
-                written += usize::from(pattern.values);
+                *room = four_values(bytes, &SHUFFLES[pattern]);
+                used += usize::from(step.bytes);
+                written += usize::from(step.values);
                 continue;
             }
             let (mut rest, more) = (bytes, ends.trailing_zeros());
@@ -118,6 +128,21 @@ pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
         read += used;
     }
     (read, written)
+}
+
+/// How many bytes of `parts` say "more", and whether four do that side by side, from a multiple of four on.
+#[target_feature(enable = "sse4.1")]
+pub(super) fn count_more(parts: &[[u8; 16]]) -> (usize, bool) {
+    let (ones, four) = (_mm_set1_epi8(1), _mm_set1_epi32(0x8080_8080_u32.cast_signed()));
+    let (mut sums, mut fours) = (_mm_setzero_si128(), _mm_setzero_si128());
+    for part in parts {
+        let bytes = register(part);
+        let more = _mm_and_si128(_mm_srli_epi16::<7>(bytes), ones);
+        sums = _mm_add_epi64(sums, _mm_sad_epu8(more, _mm_setzero_si128()));
+        fours = _mm_or_si128(fours, _mm_cmpeq_epi32(_mm_and_si128(bytes, four), four));
+    }
+    let [low, high]: [u64; 2] = bytemuck::cast(sums);
+    ((low + high) as usize, _mm_movemask_epi8(fours) != 0)
 }
 
 /// A bit for each byte of the block that a varint ends with.
