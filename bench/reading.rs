@@ -30,7 +30,7 @@ fn bare(path: &Path, buffer: &mut [u8]) -> u32 {
         if read == 0 {
             return sum;
         }
-        sum ^= crc32c::crc32c(&buffer[..read]);
+        sum ^= crc_fast::crc32_iscsi(&buffer[..read]);
     }
 }
 

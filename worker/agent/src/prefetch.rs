@@ -24,7 +24,7 @@ use crate::stream::{ReadCounters, StreamTools};
 use crate::tuning::{PREFETCH_START, Tuning};
 
 /// Chunks kept for reuse at most.
-const CHUNKS_KEEP: usize = 16;
+const CHUNKS_KEEP: usize = 64;
 /// And of the memory budget one part in so many.
 const CHUNKS_PART: u64 = 8;
 
