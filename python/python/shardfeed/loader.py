@@ -13,10 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
+from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, TokenError
 from shardfeed.features import Feature, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
+from shardfeed.output import find as find_output
 
 State = dict[str, Any]
 
@@ -57,6 +59,8 @@ class Loader:
     - `operators`: what is made of the columns, one after the other, by the worker: see `shardfeed.operators`. They
       are part of the job's order: a state goes on under the same ones only.
     - `outputs`: names of the columns that batches have; None: all of features and operators.
+    - `output`: what batches have for numbers: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow) tensors, which
+      view the batch without a copy. `device`: where they are; "cpu" only, for now. See docs/FRAMEWORKS.md.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -114,6 +118,8 @@ class Loader:
         sequence_features: Mapping[str, Feature] | None = None,
         operators: Sequence[Operator] = (),
         outputs: Sequence[str] | None = None,
+        output: Literal["numpy", "torch", "jax", "tf"] = "numpy",
+        device: Any = "cpu",
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -150,6 +156,7 @@ class Loader:
             raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
+        self._output = find_output(output, device)
         found = ranks.find(rank, world_size)
         options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
@@ -198,6 +205,7 @@ class Loader:
             name: Column(place, kind, dtype, tuple(shape))
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
+        self._check_dtypes()
         if resume == "latest":
             self._native.load_latest()
         elif resume is not None:
@@ -234,6 +242,11 @@ class Loader:
         """Counts starts that went elsewhere than the ranks stood: a start from a state has a higher one
         than the start that made the state. A cluster counts all starts of its job."""
         return self._native.cursor()[2]
+
+    @property
+    def output(self) -> str:
+        """What batches have for numbers: "numpy", "torch", "jax" or "tf"."""
+        return self._output.name
 
     @property
     def mode(self) -> str:
@@ -393,9 +406,20 @@ class Loader:
                 stacklevel=3,
             )
 
+    def _check_dtypes(self) -> None:
+        """Refuses columns of types that batches cannot have, before anything is read."""
+        numbers = [(name, column) for name, column in self._columns.items() if column.dtype != "bytes"]
+        whole = [(name, column.dtype) for name, column in numbers if column.kind in ("dense", "padded")]
+        self._output.check(whole)
+        for name, column in numbers:
+            if (name, column.dtype) not in whole:
+                as_numpy(column.dtype)
+
     def _next(self, epoch: int) -> Batch | None:
         native = self._native.next(epoch)
-        return None if native is None else Batch(native, self._columns, self._provenance)
+        if native is None:
+            return None
+        return Batch(native, self._columns, self._provenance, self._output)
 
 
 class _Epoch(Iterator[Batch]):
