@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -231,3 +233,11 @@ def test_nothing_is_left_open(dataset: Dataset) -> None:
     while held() > before and time.monotonic() < deadline:
         pause.wait(0.01)
     assert held() <= before
+
+
+def test_a_loader_is_not_pickled(dataset: Dataset) -> None:
+    each = loader(dataset)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="pickle its state_dict"):
+            copied(each)
+    assert pickle.loads(pickle.dumps(each.state_dict())) == each.state_dict()

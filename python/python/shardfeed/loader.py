@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
@@ -382,6 +382,12 @@ class Loader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Loader speaks for its rank with threads and memory of this process, which another one cannot take over: "
+            "pickle its state_dict(), or make the loader in that process (torch's DataLoader: num_workers=0)"
+        )
 
     def __repr__(self) -> str:
         steps = self._native.steps()
