@@ -15,7 +15,7 @@ from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, TokenError
-from shardfeed.features import Feature, to_native
+from shardfeed.features import Feature, ragged_ranks, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
 from shardfeed.output import find as find_output
@@ -206,6 +206,8 @@ class Loader:
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
         self._check_dtypes()
+        self._ragged_ranks = ragged_ranks(features, sequence_features)
+        self._has_short_batches = tail == "uneven"
         if resume == "latest":
             self._native.load_latest()
         elif resume is not None:
@@ -340,6 +342,24 @@ class Loader:
             raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
         states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         self._native.load([_json(each) for each in states], missing == "replay")
+
+    def as_tf_dataset(self, *, valid: str | None = None, state: str | None = None) -> Any:
+        """A `tf.data.Dataset` of dicts, batch by batch; one pass is (the rest of) one epoch of this rank.
+
+        Its `element_spec` is static: the batch size unless tail="uneven", strings as string tensors, ragged and
+        sparse features as `tf.RaggedTensor` (splits int64) and `tf.SparseTensor`. TensorFlow must not shard it again:
+        its AutoShard policy is OFF. Keras' `fit` takes it; batches are copied into TensorFlow's threads.
+
+        - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
+        - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`. What TensorFlow
+          has fetched ahead is consumed to `state_dict()`, so a checkpoint wants that of the last element used.
+
+        Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
+        """
+        # TensorFlow takes seconds to import.
+        from shardfeed import tf_dataset
+
+        return tf_dataset.make(self, valid, state)
 
     def stats(self) -> dict[str, Any]:
         """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
