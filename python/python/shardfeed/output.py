@@ -77,11 +77,10 @@ class Jax(Output):
 
     def tensor(self, array: Array, dtype: str, column: str) -> Any:
         jax = self.framework
-        if dtype in ("int64", "float64") and not jax.config.jax_enable_x64:
-            return jax.device_put(_narrow(array, column), jax.local_devices(backend="cpu")[0])
-        if dtype == "bfloat16":
-            # DLPack of numpy has no bfloat16. The buffer is aligned, so that this does not copy, either.
-            return jax.device_put(array, jax.local_devices(backend="cpu")[0], may_alias=True)
+        narrow = narrowed(array, column)
+        if dtype == "bfloat16" or narrow is not array:
+            # DLPack of numpy has no bfloat16. A column is aligned, so that this does not copy, either.
+            return jax.device_put(narrow, jax.local_devices(backend="cpu")[0], may_alias=True)
         return jax.dlpack.from_dlpack(array)
 
 
@@ -123,9 +122,11 @@ def find(output: str, device: Any) -> Output:
     return _OUTPUTS[output]()
 
 
-def _narrow(array: Array, column: str) -> Array:
-    """With 32 bits. Refuses numbers that JAX would wrap around without a word."""
-    if array.dtype.kind != "i":
+def narrowed(array: Array, column: str) -> Array:
+    """With 32 bits where JAX has no 64. Raises `OverflowError` for numbers that it would wrap around without a word."""
+    if array.dtype not in (np.int64, np.float64) or _import("jax", "jax").config.jax_enable_x64:
+        return array
+    if array.dtype == np.float64:
         return array.astype(np.float32)
     narrow = array.astype(np.int32)
     wrong = array[narrow != array]
