@@ -76,7 +76,12 @@ class Loader:
       sample is consumed, and nobody knows its steps before; a rank that is gone leaves its rest to the others. A
       state goes on only in the same cluster, while that keeps the lists. `limit` and `lanes` are not for it.
     - `limit`: only the first slots of the order, for smoke runs.
-    - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
+    - `rank`, `world_size`: None: from SHARDFEED_RANK and SHARDFEED_WORLD_SIZE, torch.distributed if it is initialized,
+      torchrun, Horovod, Open MPI, Slurm, Cray PALS, PMI, jax.distributed if it is initialized, or TF_CONFIG, the first
+      that knows, else 0 of 1. The logger "shardfeed" says which one.
+    - `replica`: (i, n): this process is the i-th of n that get the same batches, as with tensor or pipeline parallelism. A
+      launcher's rank is then that of n consecutive processes; a given one is the data-parallel rank, for any other
+      grouping. None: no other process gets these batches. Not in a cluster, for now.
     - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
       that answers is enough, the leader is found. None: SHARDFEED_COORDINATOR if that is set, else
       everything in this process.
@@ -132,6 +137,7 @@ class Loader:
         limit: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        replica: tuple[int, int] | None = None,
         coordinator: str | Sequence[str] | None = None,
         job: str | None = None,
         run: str | None = None,
@@ -157,7 +163,11 @@ class Loader:
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
         self._output = find_output(output, device)
-        found = ranks.find(rank, world_size)
+        found = ranks.find(rank, world_size, replica)
+        if replica is not None and tuple(replica)[1] > 1 and coordinators is not None:
+            raise ConfigError(
+                f"replica={replica!r}: in a cluster a rank is leased to one process, for now; leave coordinator= out"
+            )
         options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
             "dataset": dataset,

@@ -99,8 +99,10 @@ files, address, rank, state = sys.argv[1:]
 jax.distributed.initialize(address, num_processes=2, process_id=int(rank), initialization_timeout=60)
 each = mixed.loader(
     files, outputs=["id", "image"], batch_size=4, lanes=2, output="jax", resume=json.loads(state),
-    rank=jax.process_index(), world_size=jax.process_count(),
 )
+# Asking JAX for its rank would have started the devices up, which waits for the other process.
+assert not jax._src.xla_bridge.backends_are_initialized()
+assert (each.rank, each.world_size) == (jax.process_index(), jax.process_count()) == (int(rank), 2)
 mesh = Mesh(np.array(jax.devices()), ("data",))
 parted = NamedSharding(mesh, PartitionSpec("data"))
 gather = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))

@@ -117,9 +117,11 @@ def test_a_distributed_checkpoint_holds_the_state(files: str, tmp_path: Path) ->
 
 
 TRAINER = """
-import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 import mixed
 dist.init_process_group("gloo")
+for name in ("RANK", "WORLD_SIZE"):
+    del os.environ[name]
 files, checkpoint, out, steps = sys.argv[1:]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 1))
 each = mixed.loader(files, output="torch", lanes=2, batch_size=8 // dist.get_world_size())
@@ -138,7 +140,7 @@ dist.destroy_process_group()
 
 
 def torchrun(ranks: int, *arguments: str) -> None:
-    """Runs the trainer. What torchrun says of ranks is hidden, so that torch.distributed is what tells."""
+    """Runs the trainer, which hides what torchrun says of ranks, so that torch.distributed is what tells."""
     folder = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone",
