@@ -33,7 +33,7 @@ from shardfeed.features import (
     SparseFeature,
     VarLenFeature,
 )
-from shardfeed.loader import Loader, Skipped
+from shardfeed.loader import Epoch, Loader, Skipped
 from shardfeed.records import (
     TFRecordWriter,
     encode_example,
@@ -52,6 +52,7 @@ __all__ = [
     "CorruptRecordError",
     "DataError",
     "DatasetNotFoundError",
+    "Epoch",
     "FeatureError",
     "FencedError",
     "FixedLenFeature",

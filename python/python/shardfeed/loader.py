@@ -226,7 +226,26 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch that the loader stands in."""
-        return _Epoch(self, self.epoch)
+        return Epoch(self, self.epoch)
+
+    def epochs(self, count: int) -> Iterator[Epoch]:
+        """What is left of the epochs 0 to `count` - 1: for each an iterator over (the rest of) its batches.
+
+            for epoch in loader.epochs(90):
+                for batch in epoch: ...
+
+        A resumed loader goes on in its epoch and ends with the same one. After a `break` in the inner loop the rest of
+        that epoch comes next, as with `iter()`. Raises `RuntimeError` if no batch was taken in between.
+        """
+        last = None
+        while self.epoch < _number("count", count, 0):
+            stands = self._native.cursor()
+            if stands == last:
+                raise RuntimeError(
+                    f"no batch of epoch {self.epoch} was taken since the loop over epochs({count}) gave it; iterate over it"
+                )
+            last = stands
+            yield Epoch(self, self.epoch)
 
     def __len__(self) -> int:
         """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
@@ -458,17 +477,18 @@ class Loader:
         return Batch(native, self._columns, self._provenance, self._output)
 
 
-class _Epoch(Iterator[Batch]):
+class Epoch(Iterator[Batch]):
     """The rest of one epoch of a loader."""
 
-    __slots__ = ("_epoch", "_loader")
+    __slots__ = ("_loader", "number")
 
     def __init__(self, loader: Loader, epoch: int) -> None:
         self._loader = loader
-        self._epoch = epoch
+        #: The epoch's number.
+        self.number = epoch
 
     def __next__(self) -> Batch:
-        batch = self._loader._next(self._epoch)
+        batch = self._loader._next(self.number)
         if batch is None:
             raise StopIteration
         return batch
