@@ -144,4 +144,6 @@ def _import(module: str, output: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise ConfigError(f'output="{output}" needs {module}, which is not installed here: pip install {module}') from None
+        raise ConfigError(
+            f'output="{output}" needs {module}, which is not installed here: pip install {module}'
+        ) from None

@@ -138,12 +138,16 @@ def _tensorflow() -> Ranks | None:
         kind, index = task.get("type", "worker"), int(task.get("index", 0))
         sizes = {name: len(hosts) for name, hosts in (config.get("cluster") or {}).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"TF_CONFIG is not what TensorFlow reads: {error}; mend it, or pass rank= and world_size=") from None
+        raise ConfigError(
+            f"TF_CONFIG is not what TensorFlow reads: {error}; mend it, or pass rank= and world_size="
+        ) from None
     readers = [name for name in ("chief", "master", "worker") if name in sizes]
     if not readers or kind == "evaluator":
         return Ranks(0, 1, f"TF_CONFIG ({kind})")
     if kind not in readers:
-        raise ConfigError(f"TF_CONFIG says that this process is a {kind!r}, which reads nothing; pass rank= and world_size=")
+        raise ConfigError(
+            f"TF_CONFIG says that this process is a {kind!r}, which reads nothing; pass rank= and world_size="
+        )
     before = sum(sizes[name] for name in readers[: readers.index(kind)])
     return Ranks(before + index, sum(sizes[name] for name in readers), f"TF_CONFIG ({kind} {index})")
 
@@ -170,8 +174,8 @@ def _of_replicas(ranks: Ranks, part: int, parts: int) -> Ranks:
         raise ConfigError(f"replica=({part}, {parts}): {world_size} processes, from {source}, are no groups of {parts}")
     if rank % parts != part:
         raise ConfigError(
-            f"replica=({part}, {parts}): process {rank}, from {source}, is number {rank % parts} of its {parts} consecutive "
-            f"ones; pass the data-parallel rank= and world_size= if groups are not of consecutive processes"
+            f"replica=({part}, {parts}): process {rank}, from {source}, is number {rank % parts} of its {parts} "
+            f"consecutive ones; pass the data-parallel rank= and world_size= if groups are not of consecutive processes"
         )
     return Ranks(rank // parts, world_size // parts, f"{source}, as replica {part} of {parts}")
 

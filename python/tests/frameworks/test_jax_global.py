@@ -80,8 +80,8 @@ def test_orbax_keeps_the_state(files: str, tmp_path: Path) -> None:
     each = loader(files)
     got = [batch["id"].tolist() for _, batch in zip(range(4), each, strict=False)]
     with ocp.CheckpointManager(tmp_path / "orbax") as manager:
-        saved = ocp.args.Composite(weights=ocp.args.StandardSave({"w": np.ones(3)}), data=ocp.args.JsonSave(each.state_dict()))
-        manager.save(4, args=saved)
+        weights, data = ocp.args.StandardSave({"w": np.ones(3)}), ocp.args.JsonSave(each.state_dict())
+        manager.save(4, args=ocp.args.Composite(weights=weights, data=data))
         manager.wait_until_finished()
         state = manager.restore(4, args=ocp.args.Composite(data=ocp.args.JsonRestore())).data
     assert state == each.state_dict()

@@ -15,10 +15,10 @@ import tensorflow as tf
 import shardfeed as sf
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_cpus() -> None:
-    device = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
+# While tests are collected, as TensorFlow takes it only before it has done anything.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 @pytest.fixture
