@@ -6,13 +6,14 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg clean
+.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
+	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
 	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"
@@ -76,6 +77,10 @@ test-turbojpeg: build
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml --features turbojpeg
 	cd python && SHARDFEED_BINARY_WITHOUT_TURBOJPEG=$(CURDIR)/target/release/shardfeed-without-turbojpeg \
 	  ../$(VENV)/bin/python -m pytest tests/test_decoders.py tests/test_images.py
+
+# FRAMEWORKS="torch" runs one of them.
+test-frameworks: build
+	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
 
 bench: build
 	$(CARGO) bench --locked -p shardfeed-bench

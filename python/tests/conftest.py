@@ -10,15 +10,16 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cluster
 import numpy as np
 import pytest
-import stores
-from stores import S3, Proxy
 
 import shardfeed as sf
+
+if TYPE_CHECKING:
+    from stores import S3, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -115,14 +116,18 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
-    with S3() as server:
+    import stores
+
+    with stores.S3() as server:
         yield server
 
 
 @pytest.fixture
 def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy before the S3 server, and the environment that leads through it."""
-    with Proxy(s3.address) as between:
+    import stores
+
+    with stores.Proxy(s3.address) as between:
         for name in list(os.environ):
             if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
                 monkeypatch.delenv(name)

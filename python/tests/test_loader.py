@@ -350,6 +350,31 @@ def test_without_shuffle_the_order_is_that_of_the_files(dataset: Dataset) -> Non
         assert [number for batch in each for number in ids(batch)] == sorted(dataset.ids)
 
 
+def test_epochs_go_on_and_end_with_the_same_one(dataset: Dataset) -> None:
+    each = loader(dataset)
+    got = [(epoch.number, batch.epoch, ids(batch)) for epoch in each.epochs(3) for batch in epoch]
+    assert {(number, of) for number, of, _ in got} == {(0, 0), (1, 1), (2, 2)} and len(got) == 3 * len(each)
+    assert list(each.epochs(3)) == [] and each.epoch == 3
+    half = loader(dataset)
+    begun = [ids(batch) for _, batch in zip(range(40), (b for e in half.epochs(3) for b in e), strict=False)]
+    resumed = loader(dataset, resume=half.state_dict())
+    rest = [ids(batch) for epoch in resumed.epochs(3) for batch in epoch]
+    assert begun + rest == [numbers for _, _, numbers in got]
+
+
+def test_a_break_within_epochs_skips_nothing(dataset: Dataset) -> None:
+    each = loader(dataset)
+    parts = []
+    for epoch in each.epochs(1):
+        parts.append([ids(batch) for _, batch in zip(range(10), epoch, strict=False)])
+    assert sum(parts, []) == [ids(batch) for batch in loader(dataset)]
+    with pytest.raises(RuntimeError, match="no batch of epoch 1 was taken"):
+        for _epoch in each.epochs(2):
+            pass
+    with pytest.raises(sf.ConfigError, match="count must be a whole number"):
+        next(each.epochs("2"))  # type: ignore[arg-type]
+
+
 def test_prefetch_threads_and_budget_change_nothing(dataset: Dataset) -> None:
     expected = run(dataset, 1, epochs=2)
     for options in ({"prefetch": 1}, {"prefetch": 64}, {"memory_budget": 300_000}):

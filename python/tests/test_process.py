@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -231,3 +233,30 @@ def test_nothing_is_left_open(dataset: Dataset) -> None:
     while held() > before and time.monotonic() < deadline:
         pause.wait(0.01)
     assert held() <= before
+
+
+def test_a_loader_is_not_pickled(dataset: Dataset) -> None:
+    each = loader(dataset)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="pickle its state_dict"):
+            copied(each)
+    assert pickle.loads(pickle.dumps(each.state_dict())) == each.state_dict()
+
+
+def test_a_forked_child_is_refused_whatever_it_asks(dataset: Dataset) -> None:
+    code = (
+        "import os, shardfeed as sf\n"
+        f"l = sf.Loader({dataset.pattern!r}, batch_size=4)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    for call in (lambda: len(l), l.state_dict, lambda: l.epoch, lambda: l.set_epoch(1), l.stats,\n"
+        "                 lambda: next(l.epochs(1)), lambda: repr(l), lambda: l.load_state_dict('{}')):\n"
+        "        try:\n"
+        "            call(); print('answered', flush=True)\n"
+        "        except sf.ShardfeedError as error:\n"
+        "            print('make the loader after forking' in str(error), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+    )
+    out, err = child(code).communicate(timeout=60)
+    assert out == "True\n" * 8, err

@@ -3,6 +3,9 @@
 A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files, `write_table` writes what `operators.lookup` finds.
 """
 
+import importlib
+from typing import Any
+
 from shardfeed import operators
 from shardfeed._native import __version__, decoders
 from shardfeed.batch import Batch
@@ -30,7 +33,7 @@ from shardfeed.features import (
     SparseFeature,
     VarLenFeature,
 )
-from shardfeed.loader import Loader, Skipped
+from shardfeed.loader import Epoch, Loader, Skipped
 from shardfeed.records import (
     TFRecordWriter,
     encode_example,
@@ -49,6 +52,7 @@ __all__ = [
     "CorruptRecordError",
     "DataError",
     "DatasetNotFoundError",
+    "Epoch",
     "FeatureError",
     "FencedError",
     "FixedLenFeature",
@@ -76,3 +80,10 @@ __all__ = [
     "read_records",
     "write_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # These need their frameworks, so they are imported when they are asked for.
+    if name in ("jax", "torch"):
+        return importlib.import_module(f"shardfeed.{name}")
+    raise AttributeError(f"module 'shardfeed' has no attribute {name!r}")

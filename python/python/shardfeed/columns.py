@@ -1,21 +1,25 @@
 """Columns that are no plain arrays: byte strings, and rows of different lengths.
 
-All of them view the batch's slot; nothing is copied until it is asked for.
+All of them view the batch's slot; nothing is copied until it is asked for. They are leaves to what walks through
+batches (torch's collate functions, tf.nest): read like sequences, but no `collections.abc.Sequence`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from importlib import import_module
 from math import prod
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from shardfeed.output import Jax, TensorFlow, Torch
+
 Array = npt.NDArray[Any]
 
 
-class BytesColumn(Sequence[Any]):
+class BytesColumn:
     """Byte strings of a fixed shape, `[rows, *shape]`.
 
     Indexing gives `bytes` (a copy) for shape `()`, else nested lists of them.
@@ -34,6 +38,9 @@ class BytesColumn(Sequence[Any]):
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -63,6 +70,11 @@ class BytesColumn(Sequence[Any]):
             out[i] = self._item(i)
         return out.reshape(self.shape)
 
+    def to_tf(self) -> Any:
+        """A string `tf.Tensor` of the column's shape; copies."""
+        tf = TensorFlow().framework
+        return tf.constant(self.to_numpy(), dtype=tf.string)
+
     def _item(self, index: int) -> bytes:
         return self.values[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
@@ -70,7 +82,7 @@ class BytesColumn(Sequence[Any]):
         return f"BytesColumn(shape={self.shape}, bytes={len(self.values)})"
 
 
-class RaggedColumn(Sequence[Any]):
+class RaggedColumn:
     """Rows of any number of numbers, or of rows of these. Indexing gives a row without a copy: an
     array, or with several splits a `RaggedColumn` of what is in the row.
 
@@ -92,6 +104,9 @@ class RaggedColumn(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -134,11 +149,43 @@ class RaggedColumn(Sequence[Any]):
         indices, shape = _places(self.nested_row_splits)
         return indices, self.values, shape
 
+    def to_torch_jagged(self) -> Any:
+        """A nested `torch.Tensor` of layout torch.jagged, over the same memory. Writing to `values()` writes to the
+        batch.
+
+        Raises `ValueError` for rows of rows: torch knows one ragged dimension.
+        """
+        if len(self.nested_row_splits) != 1:
+            raise ValueError(
+                f"torch's jagged layout has one ragged dimension, this column {len(self.nested_row_splits)}; "
+                f"take to_dense(), or values and nested_row_splits"
+            )
+        output = Torch()
+        values, splits = output.view(self.values), output.view(self.row_splits)
+        return output.framework.nested.nested_tensor_from_jagged(values, splits)
+
+    def to_tf_ragged(self) -> Any:
+        """A `tf.RaggedTensor` over the same memory, row splits int64."""
+        output = TensorFlow()
+        return _tf_ragged(output, output.view(self.values), self.nested_row_splits)
+
+    def to_tf_sparse(self) -> Any:
+        """A `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature. Values are not copied.
+
+        Raises `ValueError` if single values have a shape of their own.
+        """
+        if self.values.ndim != 1:
+            raise ValueError(
+                f"tf.SparseTensor has single values, this column values of shape {self.values.shape[1:]}; "
+                f"take to_tf_ragged() or to_dense()"
+            )
+        return SparseColumn(*self.to_sparse()).to_tf_sparse()
+
     def __repr__(self) -> str:
         return f"RaggedColumn(rows={len(self)}, values={len(self.values)}, {self.values.dtype})"
 
 
-class RaggedBytesColumn(Sequence[Any]):
+class RaggedBytesColumn:
     """Rows of any number of byte strings, or of rows of these. Indexing gives a row as a list of
     `bytes`, or nested lists, a copy.
 
@@ -165,6 +212,9 @@ class RaggedBytesColumn(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
     @overload
     def __getitem__(self, index: int) -> list[Any]: ...
     @overload
@@ -187,6 +237,26 @@ class RaggedBytesColumn(Sequence[Any]):
     def tolist(self) -> list[Any]:
         """All rows as nested lists of `bytes`; copies."""
         return self[:]
+
+    def to_tf_ragged(self) -> Any:
+        """A string `tf.RaggedTensor`, row splits int64; copies."""
+        return _tf_ragged(TensorFlow(), self._strings().to_tf(), self.nested_row_splits)
+
+    def to_tf_sparse(self) -> Any:
+        """A string `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature; copies.
+
+        Raises `ValueError` if single values have a shape of their own.
+        """
+        if self.shape:
+            raise ValueError(
+                f"tf.SparseTensor has single values, this column strings of shape {self.shape}; take to_tf_ragged()"
+            )
+        indices, shape = _places(self.nested_row_splits)
+        return SparseColumn(indices, self._strings(), shape).to_tf_sparse()
+
+    def _strings(self) -> BytesColumn:
+        """What lies in the rows, `[n, *shape]`."""
+        return BytesColumn(self.values, self.offsets, (int(self.nested_row_splits[-1][-1]), *self.shape))
 
     def __repr__(self) -> str:
         return f"RaggedBytesColumn(rows={len(self)}, strings={len(self.offsets) - 1})"
@@ -219,8 +289,38 @@ class SparseColumn:
         out[tuple(self.indices.T)] = values
         return out
 
+    def to_torch_sparse(self) -> Any:
+        """A sparse COO `torch.Tensor` of `shape`; values are not copied. Not for strings."""
+        self._refuse_strings("torch")
+        output = Torch()
+        indices, values = output.view(self.indices).t(), output.view(self.values)
+        # The worker checked the places.
+        return output.framework.sparse_coo_tensor(indices, values, self.shape, check_invariants=False)
+
+    def to_tf_sparse(self) -> Any:
+        """A `tf.SparseTensor` of `shape`; numbers are not copied, strings are."""
+        output = TensorFlow()
+        values = self.values.to_tf() if isinstance(self.values, BytesColumn) else output.view(self.values)
+        return output.framework.SparseTensor(output.view(self.indices), values, self.shape)
+
+    def to_jax_bcoo(self) -> Any:
+        """A `jax.experimental.sparse.BCOO` of `shape`, indices int32 unless jax_enable_x64 is on. Not for strings."""
+        self._refuse_strings("JAX")
+        output = Jax()
+        indices, values = output.view(self.indices), output.view(self.values)
+        return import_module("jax.experimental.sparse").BCOO((values, indices), shape=self.shape)
+
+    def _refuse_strings(self, framework: str) -> None:
+        if isinstance(self.values, BytesColumn):
+            raise ValueError(f"{framework} has no tensors of strings; take values, a BytesColumn, and indices")
+
     def __repr__(self) -> str:
         return f"SparseColumn(shape={self.shape}, values={len(self.values)})"
+
+
+def _tf_ragged(output: TensorFlow, values: Any, splits: tuple[Array, ...]) -> Any:
+    tensors = [output.view(each) for each in splits]
+    return output.framework.RaggedTensor.from_nested_row_splits(values, tensors, validate=False)
 
 
 def _inner(splits: tuple[Array, ...], row: int) -> tuple[int, int, list[Array]]:

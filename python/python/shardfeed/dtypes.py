@@ -35,8 +35,6 @@ def dtype_name(dtype: Any) -> str:
             text = repr(dtype)
     if text not in _DTYPES:
         raise ConfigError(f"dtype {text!r} is none of {', '.join(_DTYPES)}")
-    if text == "bfloat16":
-        as_numpy(text)
     return text
 
 
@@ -48,6 +46,6 @@ def as_numpy(dtype: str) -> Any:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ImportError:
         raise ConfigError(
-            "numpy has no bfloat16; install ml_dtypes, which brings it, or use float32"
+            'numpy has no bfloat16; install ml_dtypes, which brings it, or use float32 or Loader(output="torch")'
         ) from None
     return np.dtype(ml_dtypes.bfloat16)

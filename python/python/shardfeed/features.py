@@ -179,6 +179,23 @@ def to_native(
     return [_to_native(name, feature) for name, feature in features.items()]
 
 
+def ragged_ranks(
+    features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
+) -> dict[str, int]:
+    """Name to how many row splits the column has, of features that give ragged columns."""
+    found = {}
+    for given, of_record in ((features or {}, 1), (sequence_features or {}, 2)):
+        for name, feature in given.items():
+            if isinstance(feature, VarLenFeature):
+                found[name] = of_record
+            elif isinstance(feature, RaggedFeature):
+                partitions = list(feature.partitions)
+                while partitions and isinstance(partitions[-1], RaggedFeature.UniformRowLength):
+                    partitions.pop()
+                found[name] = of_record + len(partitions)
+    return found
+
+
 def _to_native(name: str, feature: Feature) -> FeatureTuple:
     if not isinstance(name, str):
         raise ConfigError(f"a feature's name is a str, not {name!r}")

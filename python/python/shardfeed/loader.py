@@ -9,14 +9,16 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
+from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, TokenError
-from shardfeed.features import Feature, to_native
+from shardfeed.features import Feature, ragged_ranks, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
+from shardfeed.output import find as find_output
 
 State = dict[str, Any]
 
@@ -57,6 +59,8 @@ class Loader:
     - `operators`: what is made of the columns, one after the other, by the worker: see `shardfeed.operators`. They
       are part of the job's order: a state goes on under the same ones only.
     - `outputs`: names of the columns that batches have; None: all of features and operators.
+    - `output`: what batches have for numbers: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow) tensors, which
+      view the batch without a copy. `device`: where they are; "cpu" only, for now. See docs/FRAMEWORKS.md.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -72,7 +76,12 @@ class Loader:
       sample is consumed, and nobody knows its steps before; a rank that is gone leaves its rest to the others. A
       state goes on only in the same cluster, while that keeps the lists. `limit` and `lanes` are not for it.
     - `limit`: only the first slots of the order, for smoke runs.
-    - `rank`, `world_size`: None: from torchrun, Horovod, Open MPI, Slurm or PMI, else 0 of 1.
+    - `rank`, `world_size`: None: from SHARDFEED_RANK and SHARDFEED_WORLD_SIZE, torch.distributed if it is initialized,
+      torchrun, Horovod, Open MPI, Slurm, Cray PALS, PMI, jax.distributed if it is initialized, or TF_CONFIG, the first
+      that knows, else 0 of 1. The logger "shardfeed" says which one.
+    - `replica`: (i, n): this process is the i-th of n that get the same batches, as with tensor or pipeline parallelism. A
+      launcher's rank is then that of n consecutive processes; a given one is the data-parallel rank, for any other
+      grouping. None: no other process gets these batches. Not in a cluster, for now.
     - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
       that answers is enough, the leader is found. None: SHARDFEED_COORDINATOR if that is set, else
       everything in this process.
@@ -114,6 +123,8 @@ class Loader:
         sequence_features: Mapping[str, Feature] | None = None,
         operators: Sequence[Operator] = (),
         outputs: Sequence[str] | None = None,
+        output: Literal["numpy", "torch", "jax", "tf"] = "numpy",
+        device: Any = "cpu",
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -126,6 +137,7 @@ class Loader:
         limit: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        replica: tuple[int, int] | None = None,
         coordinator: str | Sequence[str] | None = None,
         job: str | None = None,
         run: str | None = None,
@@ -150,7 +162,12 @@ class Loader:
             raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
-        found = ranks.find(rank, world_size)
+        self._output = find_output(output, device)
+        found = ranks.find(rank, world_size, replica)
+        if replica is not None and tuple(replica)[1] > 1 and coordinators is not None:
+            raise ConfigError(
+                f"replica={replica!r}: in a cluster a rank is leased to one process, for now; leave coordinator= out"
+            )
         options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
             "dataset": dataset,
@@ -198,6 +215,9 @@ class Loader:
             name: Column(place, kind, dtype, tuple(shape))
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
+        self._check_dtypes()
+        self._ragged_ranks = ragged_ranks(features, sequence_features)
+        self._has_short_batches = tail == "uneven"
         if resume == "latest":
             self._native.load_latest()
         elif resume is not None:
@@ -206,7 +226,26 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch that the loader stands in."""
-        return _Epoch(self, self.epoch)
+        return Epoch(self, self.epoch)
+
+    def epochs(self, count: int) -> Iterator[Epoch]:
+        """What is left of the epochs 0 to `count` - 1: for each an iterator over (the rest of) its batches.
+
+            for epoch in loader.epochs(90):
+                for batch in epoch: ...
+
+        A resumed loader goes on in its epoch and ends with the same one. After a `break` in the inner loop the rest of
+        that epoch comes next, as with `iter()`. Raises `RuntimeError` if no batch was taken in between.
+        """
+        last = None
+        while self.epoch < _number("count", count, 0):
+            stands = self._native.cursor()
+            if stands == last:
+                raise RuntimeError(
+                    f"no batch of epoch {self.epoch} was taken since the loop over epochs({count}) gave it; iterate over it"
+                )
+            last = stands
+            yield Epoch(self, self.epoch)
 
     def __len__(self) -> int:
         """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
@@ -234,6 +273,11 @@ class Loader:
         """Counts starts that went elsewhere than the ranks stood: a start from a state has a higher one
         than the start that made the state. A cluster counts all starts of its job."""
         return self._native.cursor()[2]
+
+    @property
+    def output(self) -> str:
+        """What batches have for numbers: "numpy", "torch", "jax" or "tf"."""
+        return self._output.name
 
     @property
     def mode(self) -> str:
@@ -328,6 +372,24 @@ class Loader:
         states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         self._native.load([_json(each) for each in states], missing == "replay")
 
+    def as_tf_dataset(self, *, valid: str | None = None, state: str | None = None) -> Any:
+        """A `tf.data.Dataset` of dicts, batch by batch; one pass is (the rest of) one epoch of this rank.
+
+        Its `element_spec` is static: the batch size unless tail="uneven", strings as string tensors, ragged and
+        sparse features as `tf.RaggedTensor` (splits int64) and `tf.SparseTensor`. TensorFlow must not shard it again:
+        its AutoShard policy is OFF. Keras' `fit` takes it; batches are copied into TensorFlow's threads.
+
+        - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
+        - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`. What TensorFlow
+          has fetched ahead is consumed to `state_dict()`, so a checkpoint wants that of the last element used.
+
+        Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
+        """
+        # TensorFlow takes seconds to import.
+        from shardfeed import tf_dataset
+
+        return tf_dataset.make(self, valid, state)
+
     def stats(self) -> dict[str, Any]:
         """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
         mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
@@ -370,6 +432,12 @@ class Loader:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Loader speaks for its rank with threads and memory of this process, which another one cannot take over: "
+            "pickle its state_dict(), or make the loader in that process (torch's DataLoader: num_workers=0)"
+        )
+
     def __repr__(self) -> str:
         steps = self._native.steps()
         return (
@@ -393,22 +461,34 @@ class Loader:
                 stacklevel=3,
             )
 
+    def _check_dtypes(self) -> None:
+        """Refuses columns of types that batches cannot have, before anything is read."""
+        numbers = [(name, column) for name, column in self._columns.items() if column.dtype != "bytes"]
+        whole = [(name, column.dtype) for name, column in numbers if column.kind in ("dense", "padded")]
+        self._output.check(whole)
+        for name, column in numbers:
+            if (name, column.dtype) not in whole:
+                as_numpy(column.dtype)
+
     def _next(self, epoch: int) -> Batch | None:
         native = self._native.next(epoch)
-        return None if native is None else Batch(native, self._columns, self._provenance)
+        if native is None:
+            return None
+        return Batch(native, self._columns, self._provenance, self._output)
 
 
-class _Epoch(Iterator[Batch]):
+class Epoch(Iterator[Batch]):
     """The rest of one epoch of a loader."""
 
-    __slots__ = ("_epoch", "_loader")
+    __slots__ = ("_loader", "number")
 
     def __init__(self, loader: Loader, epoch: int) -> None:
         self._loader = loader
-        self._epoch = epoch
+        #: The epoch's number.
+        self.number = epoch
 
     def __next__(self) -> Batch:
-        batch = self._loader._next(self._epoch)
+        batch = self._loader._next(self.number)
         if batch is None:
             raise StopIteration
         return batch

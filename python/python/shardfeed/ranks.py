@@ -1,10 +1,15 @@
-"""Which rank this process is, from what launched it."""
+"""Which rank this process is, from what launched it. Asks what is there already; never starts anything up, and
+never calls a collective."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from typing import NamedTuple
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from shardfeed.errors import ConfigError
 
@@ -13,18 +18,24 @@ log = logging.getLogger("shardfeed")
 #: Launcher, variable with the rank, variable with the world size; the first one that is set wins.
 #: A plain `srun` of one task sets Slurm's too, so torchrun inside of it comes first.
 _LAUNCHERS = (
-    ("shardfeed", "SHARDFEED_RANK", "SHARDFEED_WORLD_SIZE"),
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     # Not SLURM_NTASKS: a batch script has it too, although it is one process and no step.
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    # It has no variable of its own for the number of ranks.
+    ("Cray PALS", "PALS_RANKID", "PMI_SIZE"),
     ("PMI", "PMI_RANK", "PMI_SIZE"),
 )
 
+#: Whose size is no sign of them: a batch script has it, or another launcher.
+_BY_RANK_ONLY = ("Slurm", "Cray PALS")
 
 #: Variables with the number of ranks on this host; the first one that is set wins.
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE")
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+)  # fmt: skip
 
 
 #: Launcher, variables that together name one start of its ranks.
@@ -43,28 +54,130 @@ class Ranks(NamedTuple):
     source: str
 
 
-def find(rank: int | None, world_size: int | None) -> Ranks:
-    """The rank and world size: as given, else from the environment, else 0 of 1."""
+def find(
+    rank: int | None, world_size: int | None, replica: tuple[int, int] | None = None
+) -> Ranks:
+    """The data-parallel rank and world size: as given, else of the first that knows, else 0 of 1.
+
+    With `replica` = (i, n) the numbers of a launcher, which counts all processes, are parted into groups of n
+    consecutive ones that read the same; given numbers are data-parallel already.
+    """
+    part, parts = _replica(replica)
     if (rank is None) != (world_size is None):
         raise ConfigError("pass both rank and world_size, or neither to take the launcher's")
     if rank is not None and world_size is not None:
         return _checked(Ranks(rank, world_size, "arguments"))
-    for launcher, rank_name, size_name in _LAUNCHERS:
-        if rank_name in os.environ and size_name in os.environ:
-            numbers = _number(rank_name), _number(size_name)
-            ranks = _checked(Ranks(*numbers, f"{launcher} ({rank_name}, {size_name})"))
-            log.info("rank %d of %d, from %s", *ranks)
-            return ranks
-        if launcher != "Slurm" and (rank_name in os.environ) != (size_name in os.environ):
-            # Taking this for rank 0 of 1 would make every process read everything.
-            given, absent = (
-                (rank_name, size_name) if rank_name in os.environ else (size_name, rank_name)
-            )
-            raise ConfigError(
-                f"{given} is set and {absent} is not; set it too, or pass rank= and world_size="
-            )
+    for source in _SOURCES:
+        ranks = source()
+        if ranks is None:
+            continue
+        _checked(ranks)
+        log.info("rank %d of %d, from %s", *ranks)
+        return ranks if replica is None else _of_replicas(ranks, part, parts)
+    if "PMIX_RANK" in os.environ:
+        # Taking this for rank 0 of 1 would make every process read everything.
+        raise ConfigError("PMIX_RANK is set, but nothing says how many ranks there are; pass rank= and world_size=")
+    if parts > 1:
+        raise ConfigError(f"replica={replica}: no launcher says which rank this is; pass rank= and world_size=")
     log.info("rank 0 of 1: no launcher's variables are set")
     return Ranks(0, 1, "default")
+
+
+def _shardfeed() -> Ranks | None:
+    return _variables("shardfeed", "SHARDFEED_RANK", "SHARDFEED_WORLD_SIZE")
+
+
+def _torch() -> Ranks | None:
+    """What torch.distributed was told, if the program has imported and initialized it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _launcher() -> Ranks | None:
+    for launcher, rank_name, size_name in _LAUNCHERS:
+        ranks = _variables(launcher, rank_name, size_name)
+        if ranks is not None:
+            return ranks
+    return None
+
+
+def _variables(launcher: str, rank_name: str, size_name: str) -> Ranks | None:
+    has_rank, has_size = rank_name in os.environ, size_name in os.environ
+    if has_rank and has_size:
+        return Ranks(_number(rank_name), _number(size_name), f"{launcher} ({rank_name}, {size_name})")
+    # A batch script of Slurm has the rank, too, but not the size of a step.
+    if has_rank and launcher != "Slurm" or has_size and launcher not in _BY_RANK_ONLY:
+        # Taking this for rank 0 of 1 would make every process read everything.
+        given, absent = (rank_name, size_name) if has_rank else (size_name, rank_name)
+        raise ConfigError(f"{given} is set and {absent} is not; set it too, or pass rank= and world_size=")
+    return None
+
+
+def _jax() -> Ranks | None:
+    """What jax.distributed was told, if the program has imported and initialized it.
+
+    Not `jax.process_index()`: that starts the devices up, and waits for all processes.
+    """
+    distributed = sys.modules.get("jax._src.distributed")
+    state: Any = getattr(distributed, "global_state", None)
+    if state is None or getattr(state, "client", None) is None:
+        return None
+    return Ranks(int(state.process_id), int(state.num_processes), "jax.distributed")
+
+
+def _tensorflow() -> Ranks | None:
+    """The place among chief and workers that TF_CONFIG gives; an evaluator reads by itself."""
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        task = config.get("task") or {}
+        kind, index = task.get("type", "worker"), int(task.get("index", 0))
+        sizes = {name: len(hosts) for name, hosts in (config.get("cluster") or {}).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"TF_CONFIG is not what TensorFlow reads: {error}; mend it, or pass rank= and world_size="
+        ) from None
+    readers = [name for name in ("chief", "master", "worker") if name in sizes]
+    if not readers or kind == "evaluator":
+        return Ranks(0, 1, f"TF_CONFIG ({kind})")
+    if kind not in readers:
+        raise ConfigError(
+            f"TF_CONFIG says that this process is a {kind!r}, which reads nothing; pass rank= and world_size="
+        )
+    before = sum(sizes[name] for name in readers[: readers.index(kind)])
+    return Ranks(before + index, sum(sizes[name] for name in readers), f"TF_CONFIG ({kind} {index})")
+
+
+#: The first one that knows wins.
+_SOURCES: tuple[Callable[[], Ranks | None], ...] = (_shardfeed, _torch, _launcher, _jax, _tensorflow)
+
+
+def _replica(replica: tuple[int, int] | None) -> tuple[int, int]:
+    if replica is None:
+        return 0, 1
+    try:
+        part, parts = (int(number.__index__()) for number in replica)
+    except (TypeError, ValueError, AttributeError):
+        raise ConfigError(f"replica={replica!r} must be (i, n): the i-th of n processes that read the same") from None
+    if parts < 1 or not 0 <= part < parts:
+        raise ConfigError(f"replica={replica!r}: the first number must be in 0..{parts - 1}")
+    return part, parts
+
+
+def _of_replicas(ranks: Ranks, part: int, parts: int) -> Ranks:
+    rank, world_size, source = ranks
+    if world_size % parts:
+        raise ConfigError(f"replica=({part}, {parts}): {world_size} processes, from {source}, are no groups of {parts}")
+    if rank % parts != part:
+        raise ConfigError(
+            f"replica=({part}, {parts}): process {rank}, from {source}, is number {rank % parts} of its {parts} "
+            f"consecutive ones; pass the data-parallel rank= and world_size= if groups are not of consecutive processes"
+        )
+    return Ranks(rank // parts, world_size // parts, f"{source}, as replica {part} of {parts}")
 
 
 def run_id(run: str | None) -> str | None:
@@ -84,7 +197,15 @@ def run_id(run: str | None) -> str | None:
 def on_this_host() -> int:
     """Ranks that share this host's memory, as far as the launcher says; 0: it does not."""
     sizes = (_number(name) for name in _LOCAL_SIZES if name in os.environ)
-    return max(0, next(sizes, 0))
+    return max(0, next(sizes, 0) or _slurm_tasks_here())
+
+
+def _slurm_tasks_here() -> int:
+    """Slurm writes the tasks of each node as `4(x2),3`."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    tasks = [int(each) for each, times in parts for _ in range(int(times or 1))]
+    node = os.environ.get("SLURM_NODEID", "")
+    return tasks[int(node)] if node.isdigit() and int(node) < len(tasks) else 0
 
 
 def _number(name: str) -> int:

@@ -1,0 +1,56 @@
+"""Global arrays of JAX from what each process's loader gives. Needs jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardfeed.batch import Batch
+from shardfeed.errors import ConfigError
+from shardfeed.output import narrowed
+
+
+def global_batch(
+    batch: Mapping[str, Any],
+    sharding: jax.sharding.Sharding | Mapping[str, jax.sharding.Sharding],
+    *,
+    valid: str | None = None,
+) -> dict[str, jax.Array]:
+    """A step of all ranks as global `jax.Array`s `[world_size * rows, ...]`, by
+    `jax.make_array_from_process_local_data`. No process waits for another one.
+
+    - `batch`: this process's batch of a loader with output="numpy" or "jax", or a dict of arrays `[rows, ...]`.
+    - `sharding`: of all columns, or by name. Rows are parted over processes in the order of the mesh's devices; with
+      `rank=jax.process_index()` and devices in their usual order the rows are those of the ranks in order.
+    - `valid`: name under which the result has `batch.valid`, bool; None: it has not.
+
+    Types of 64 bits become those of 32 unless jax_enable_x64 is on.
+
+    Raises `ConfigError` for columns that are no arrays and names without a sharding; `OverflowError` for an int64
+    that does not fit.
+    """
+    columns = dict(batch)
+    if valid is not None:
+        if valid in columns or not isinstance(batch, Batch):
+            raise ConfigError(f"valid={valid!r} must be no column's name, and needs a Batch")
+        columns[valid] = batch.valid
+    others = [name for name, value in columns.items() if not isinstance(value, np.ndarray | jax.Array)]
+    if others:
+        raise ConfigError(
+            f"columns {', '.join(map(repr, others))} are no arrays, and JAX has no global arrays of them; leave them "
+            f"out with Loader(outputs=[...]), or pass a dict of arrays, such as those of to_dense()"
+        )
+    return {name: _global(name, value, sharding) for name, value in columns.items()}
+
+
+def _global(name: str, value: Any, sharding: Any) -> jax.Array:
+    if isinstance(sharding, Mapping):
+        if name not in sharding:
+            raise ConfigError(f"no sharding for column {name!r}, only for {', '.join(map(repr, sharding))}")
+        sharding = sharding[name]
+    if isinstance(value, np.ndarray):
+        value = narrowed(value, name)
+    return jax.make_array_from_process_local_data(sharding, value)

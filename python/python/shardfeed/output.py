@@ -1,0 +1,149 @@
+"""What dense columns become: arrays of numpy, or tensors of a framework that view the same memory."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardfeed.dtypes import as_numpy
+from shardfeed.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+
+class Output:
+    """numpy's arrays, as they are."""
+
+    name = "numpy"
+    #: The framework's module.
+    framework: Any = np
+
+    def storage(self, dtype: str) -> Any:
+        """numpy's type under which `tensor` takes the bytes of a column of this type."""
+        return as_numpy(dtype)
+
+    def tensor(self, array: Array, dtype: str, column: str) -> Any:
+        """A tensor of a column's array, which is of the column's `storage`; it keeps the array."""
+        return array
+
+    def view(self, array: Array, column: str = "values") -> Any:
+        """A tensor of any array of numbers."""
+        dtype = array.dtype.name
+        self.check([(column, dtype)])
+        return self.tensor(array.view(self.storage(dtype)), dtype, column)
+
+    def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
+        """Refuses columns, as (name, type), that cannot be given. Raises `ConfigError`."""
+        for _, dtype in dtypes:
+            self.storage(dtype)
+
+
+class Torch(Output):
+    """`torch.Tensor` on the CPU. Writing to it writes to the batch."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.framework = _import("torch", "torch")
+
+    def storage(self, dtype: str) -> Any:
+        # Viewed as bfloat16 afterwards, so that nobody needs ml_dtypes.
+        return np.dtype(np.int16) if dtype == "bfloat16" else np.dtype(dtype)
+
+    def tensor(self, array: Array, dtype: str, column: str) -> Any:
+        tensor = self.framework.from_numpy(array)
+        return tensor.view(self.framework.bfloat16) if dtype == "bfloat16" else tensor
+
+    def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
+        for column, dtype in dtypes:
+            if not hasattr(self.framework, dtype):
+                raise ConfigError(
+                    f"column {column!r} is {dtype}, which torch {self.framework.__version__} does not have; "
+                    f"make it another type with operators.cast, or use torch 2.3 or later"
+                )
+
+
+class Jax(Output):
+    """`jax.Array` on the CPU. Types of 64 bits are copied to 32 unless jax_enable_x64 is on, as JAX does."""
+
+    name = "jax"
+
+    def __init__(self) -> None:
+        self.framework = _import("jax", "jax")
+
+    def tensor(self, array: Array, dtype: str, column: str) -> Any:
+        jax = self.framework
+        narrow = narrowed(array, column)
+        if dtype == "bfloat16" or narrow is not array:
+            # DLPack of numpy has no bfloat16. A column is aligned, so that this does not copy, either.
+            return jax.device_put(narrow, jax.local_devices(backend="cpu")[0], may_alias=True)
+        return jax.dlpack.from_dlpack(array)
+
+
+class TensorFlow(Output):
+    """`tf.Tensor` on the CPU, eager."""
+
+    name = "tf"
+
+    def __init__(self) -> None:
+        self.framework = _import("tensorflow", "tf")
+
+    def storage(self, dtype: str) -> Any:
+        return np.dtype(np.uint16) if dtype == "bfloat16" else np.dtype(dtype)
+
+    def tensor(self, array: Array, dtype: str, column: str) -> Any:
+        tf = self.framework
+        if array.ctypes.data % _TF_ALIGNMENT:
+            tensor = tf.constant(array)  # no column of a batch, but what was computed from one
+        else:
+            tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return tf.bitcast(tensor, tf.bfloat16) if dtype == "bfloat16" else tensor
+
+
+#: TensorFlow's kernels rely on it. Columns lie at multiples of 256 bytes.
+_TF_ALIGNMENT = 64
+
+_OUTPUTS: dict[str, type[Output]] = {each.name: each for each in (Output, Torch, Jax, TensorFlow)}
+
+
+def find(output: str, device: Any) -> Output:
+    """The output of this name; imports its framework. Raises `ConfigError`."""
+    if output not in _OUTPUTS:
+        raise ConfigError(f"output={output!r} is none of {', '.join(map(repr, _OUTPUTS))}")
+    if str(device) != "cpu":
+        raise ConfigError(
+            f"device={str(device)!r}: output on a GPU is not there yet; use device=\"cpu\" and copy batches "
+            f'there, with output="torch" by batch.to({str(device)!r})'
+        )
+    return _OUTPUTS[output]()
+
+
+def narrowed(array: Array, column: str) -> Array:
+    """With 32 bits where JAX has no 64. Raises `OverflowError` for numbers that it would wrap around without a word."""
+    if array.dtype not in (np.int64, np.float64) or _import("jax", "jax").config.jax_enable_x64:
+        return array
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    narrow = array.astype(np.int32)
+    wrong = array[narrow != array]
+    if len(wrong):
+        raise OverflowError(
+            f"column {column!r} has {wrong[0]}, which does not fit into int32, and JAX has no int64 here; turn it on "
+            f'with jax.config.update("jax_enable_x64", True), or make another type with operators'
+        )
+    return narrow
+
+
+def _import(module: str, output: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ConfigError(
+            f'output="{output}" needs {module}, which is not installed here: pip install {module}'
+        ) from None

@@ -1,0 +1,87 @@
+"""A loader inside `torch.utils.data.DataLoader`, for trainers that insist on one. Needs torch.
+
+Lightning, Accelerate and torch.distributed.checkpoint take a `Loader` as it is: docs/FRAMEWORKS.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch.utils.data
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from shardfeed.batch import Batch
+from shardfeed.errors import ConfigError
+from shardfeed.loader import Loader, State
+
+
+class Dataset(torch.utils.data.IterableDataset):
+    """The batches of a loader with `output="torch"`, for `DataLoader(dataset, batch_size=None, num_workers=0)`.
+
+    One pass is (the rest of) one epoch, as of the loader. torchdata's `StatefulDataLoader` finds the loader's state
+    in `state_dict()`; what comes out of it is `Batch`es, so `state_after(batch)` knows each. It has no
+    `set_epoch()` on purpose: some trainers count epochs from their own start, a resumed loader goes on by itself.
+
+    Raises `ConfigError` in worker processes, and where Accelerate would deal a rank's batches out once more.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__()
+        if loader.output != "torch":
+            raise ConfigError(f'the loader gives output="{loader.output}"; make it with output="torch"')
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            raise ConfigError(
+                f"DataLoader(num_workers={worker.num_workers}): each worker process would deliver all batches of this "
+                f"rank again, and shardfeed reads and decodes in threads of its own; use num_workers=0"
+            )
+        if self.loader.world_size > 1:
+            _refuse_second_dealers()
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        """Steps of the whole epoch for this rank."""
+        return len(self.loader)
+
+    def state_dict(self) -> State:
+        """The loader's `state_dict()`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """The loader's `load_state_dict()`."""
+        self.loader.load_state_dict(state)
+
+    def state_after(self, batch: Batch) -> State:
+        """The loader's `state_after()`."""
+        return self.loader.state_after(batch)
+
+
+def _refuse_second_dealers() -> None:
+    """Accelerate's `prepare()` makes one process read for all, which would drop the other ranks' batches. Nobody
+    tells a dataset who reads it, so the callers are looked through."""
+    if "accelerate.data_loader" not in sys.modules:
+        return
+    frame = sys._getframe(2)
+    for _ in range(12):
+        reader = type(frame.f_locals.get("self"))
+        if (reader.__module__, reader.__name__) == ("accelerate.data_loader", "DataLoaderDispatcher"):
+            raise ConfigError(
+                "Accelerate's DataLoaderDispatcher would deal this rank's batches out to all processes; do not "
+                "prepare() the DataLoader: iterate over the Loader, and register_for_checkpointing(loader)"
+            )
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+
+
+def _refuse_to_collate(batches: Any, *, collate_fn_map: Any = None) -> NoReturn:
+    raise ConfigError("these are batches already: use DataLoader(dataset, batch_size=None)")
+
+
+# Without it a DataLoader's own batch_size would put another dimension before each column.
+default_collate_fn_map[Batch] = _refuse_to_collate

@@ -1,0 +1,78 @@
+"""Files with a column of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardfeed as sf
+from shardfeed import operators as op
+
+ROWS = 48
+BATCH = 8
+
+FEATURES: dict[str, Any] = {
+    "id": sf.FixedLenFeature((), "int64"),
+    "image": sf.FixedLenFeature((2, 3), "float32"),
+    "name": sf.FixedLenFeature((), "string"),
+    "list": sf.VarLenFeature("int64"),
+    "words": sf.VarLenFeature("string"),
+    "at": sf.SparseFeature("place", "weight", "float32", 10),
+    "padded": sf.FixedLenSequenceFeature((), "int64", allow_missing=True, default_value=-1),
+    "deep": sf.RaggedFeature("float32", value_key="value", partitions=[sf.RaggedFeature.RowLengths("length")]),
+}
+
+#: Types that cast makes, and what numbers 0 to 5 are in them is exact in all.
+DTYPES = (
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
+
+
+def row(number: int) -> dict[str, Any]:
+    n = number % 4
+    return {
+        "id": number,
+        "image": np.arange(6, dtype=np.float32) + number,
+        "name": f"name {number}",
+        "list": list(range(n)),
+        "words": [f"word {i}" for i in range(n)],
+        "place": [(number + i) % 10 for i in range(n)],
+        "weight": [float(i) for i in range(n)],
+        "padded": [number] * n,
+        "value": [float(i) for i in range(3 * n)],
+        "length": [3] * n,
+    }
+
+
+def write(folder: Path, rows: int = ROWS) -> str:
+    """Two shards; returns their pattern."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for shard in range(2):
+        with sf.TFRecordWriter(folder / f"part-{shard}.tfrecord") as writer:
+            for number in range(shard, rows, 2):
+                writer.write(row(number))
+    return str(folder / "part-*.tfrecord")
+
+
+def loader(files: str, **options: Any) -> sf.Loader:
+    defaults: dict[str, Any] = {"features": FEATURES, "batch_size": BATCH, "shuffle_window": 16, "seed": 3}
+    return sf.Loader(files, **(defaults | options))
+
+
+def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loader:
+    """One column of each type, named after it, with what `raw` of the record has: 0 to 5."""
+    features = {name: sf.FixedLenFeature((2, 3), "float32") for name in ("image",)}
+    made = [op.cast("image", dtype, output=dtype) for dtype in dtypes]
+    return sf.Loader(files, features, operators=made, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
+
+
+def slots_in_use(each: sf.Loader) -> int:
+    return int(each.stats()["slots_in_use"])
+
+
+def address(batch: sf.Batch, column: str) -> int:
+    """Where the values of a column begin in the slot, asked of the slot itself."""
+    place = batch._columns[column].place
+    return np.frombuffer(memoryview(batch._native.column(place)[0]), np.uint8).ctypes.data

@@ -1,0 +1,83 @@
+"""Runs the tests of frameworks, each group in an environment of its own that is made when it is missing.
+
+    python python/tests/frameworks/run.py target/frameworks               # all
+    python python/tests/frameworks/run.py target/frameworks torch -k dcp  # one, with options for pytest
+
+Fails if a test fails, or is skipped without being in allowed_skips.txt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PYTHON = HERE.parents[1]
+
+#: Environment, as its requirement file is named -> what it runs. The examples of docs/FRAMEWORKS.md run in all.
+GROUPS = {
+    "torch": ["test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py"],
+    "jax": ["test_jax_output.py", "test_jax_global.py"],
+    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py"],
+}
+IN_ALL = ["test_examples.py"]
+
+
+def environment(home: Path, name: str) -> Path:
+    """Its Python, with exactly what the requirement file says."""
+    requirements = HERE / f"{name}.txt"
+    folder = home / name
+    interpreter, mark = folder / "bin/python", folder / ".installed"
+    asked = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == asked:
+        return interpreter
+    print(f"installing {name} into {folder}", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "-r", str(requirements)], check=True)
+    mark.write_text(asked)
+    return interpreter
+
+
+def skipped(report: Path) -> list[str]:
+    """FILE::TEST of what pytest skipped."""
+    cases = xml.parse(report).iter("testcase")
+    names = (f"{case.get('classname', '').rsplit('.', 1)[-1]}.py::{case.get('name')}" for case in cases
+             if case.find("skipped") is not None)  # fmt: skip
+    return sorted(names)
+
+
+def run(home: Path, name: str, options: list[str]) -> bool:
+    """Whether all of a group passed."""
+    report = home / f"{name}.xml"
+    files = [f"tests/frameworks/{file}" for file in (*GROUPS[name], *IN_ALL)]
+    command = [str(environment(home, name)), "-m", "pytest", f"--junitxml={report}", *files, *options]
+    paths = {"PYTHONPATH": str(PYTHON / "python"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, cwd=PYTHON, env={**os.environ, **paths})
+    allowed = {line for line in (HERE / "allowed_skips.txt").read_text().splitlines() if not line.startswith("#")}
+    wrong = [test for test in skipped(report) if test not in allowed]
+    for test in wrong:
+        print(f"error: {test} was skipped, and is not in allowed_skips.txt", file=sys.stderr)
+    return done.returncode == 0 and not wrong
+
+
+def main() -> int:
+    home, names, options = Path(sys.argv[1]).resolve(), sys.argv[2:], []
+    begin = next((at for at, word in enumerate(names) if word.startswith("-")), len(names))
+    names, options = names[:begin] or list(GROUPS), names[begin:]
+    written = {file.name for file in HERE.glob("test_*.py")}
+    nobody = written - {file for group in GROUPS.values() for file in group} - set(IN_ALL)
+    if nobody:
+        print(f"error: no environment runs {', '.join(sorted(nobody))}; add it to GROUPS", file=sys.stderr)
+        return 1
+    home.mkdir(parents=True, exist_ok=True)
+    passed = [run(home, name, options) for name in names]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

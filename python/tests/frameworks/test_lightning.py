@@ -1,0 +1,107 @@
+"""Lightning: a loader, or a StatefulDataLoader over one, through Lightning's own checkpoints."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import mixed
+import pytest
+import torch
+from cluster import Cluster
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import shardfeed as sf
+
+
+class Model(L.LightningModule):
+    """Remembers what it was trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 1)
+        self.seen: list[list[int]] = []
+
+    def training_step(self, batch: sf.Batch, index: int) -> torch.Tensor:
+        assert isinstance(batch, sf.Batch) and isinstance(batch["name"], sf.BytesColumn)
+        self.seen.append(batch["id"].tolist())
+        return self.layer(batch["image"].flatten(1)).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+def trainer(folder: Path, steps: int, callbacks: list[Any] | None = None, **options: Any) -> L.Trainer:
+    return L.Trainer(
+        max_steps=steps, default_root_dir=folder, accelerator="cpu", logger=False, callbacks=callbacks or [],
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=bool(callbacks), **options,
+    )  # fmt: skip
+
+
+def plain(files: str) -> Any:
+    return mixed.loader(files, output="torch")
+
+
+def stateful(files: str) -> Any:
+    return StatefulDataLoader(sf.torch.Dataset(plain(files)), batch_size=None)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    return mixed.write(tmp_path / "data")
+
+
+@pytest.mark.parametrize("make", [plain, stateful])
+@pytest.mark.parametrize("stop", [2, 6, 9])
+def test_a_run_goes_on_at_the_exact_batch(files: str, tmp_path: Path, make: Any, stop: int) -> None:
+    """After two steps, at the end of an epoch, and in the middle of the second one."""
+    each = plain(files)
+    expected = [batch["id"].tolist() for _ in range(3) for batch in each]
+    whole = Model()
+    trainer(tmp_path, 18).fit(whole, make(files))
+    assert whole.seen == expected
+    first = Model()
+    checkpoint = L.pytorch.callbacks.ModelCheckpoint(tmp_path / "kept", every_n_train_steps=stop, save_top_k=-1)
+    trainer(tmp_path, stop, [checkpoint]).fit(first, make(files))
+    assert first.seen == expected[:stop]
+    second = Model()
+    with warnings.catch_warnings():
+        # Lightning would say so if it found no state in the loader.
+        warnings.filterwarnings("error", message=".*not resumable.*")
+        trainer(tmp_path, 18).fit(second, make(files), ckpt_path=checkpoint.best_model_path)
+    assert second.seen == expected[stop:]
+
+
+class Ahead(Model):
+    """Lightning fetches a batch ahead of those whose number nobody knows, so the state is that after the batch."""
+
+    def training_step(self, batch: sf.Batch, index: int) -> torch.Tensor:
+        self.last = batch
+        return super().training_step(batch, index)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        loader = self.trainer.train_dataloader
+        self.was_ahead = states[0] != loader.state_after(self.last)
+        states[0] = loader.state_after(self.last)
+
+
+def test_an_unknown_length_is_fetched_ahead_of(
+    files: str, tmp_path: Path, small_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dynamic(run: str) -> sf.Loader:
+        for name, value in small_cluster.variables(run).items():
+            monkeypatch.setenv(name, value)
+        return mixed.loader(files, output="torch", mode="dynamic", tail="uneven", interleave=1, job=f"ahead-{tmp_path}")
+
+    first = Ahead()
+    checkpoint = L.pytorch.callbacks.ModelCheckpoint(tmp_path / "kept", every_n_train_steps=3, save_top_k=-1)
+    loader = dynamic("first")
+    trainer(tmp_path, 3, [checkpoint]).fit(first, loader)
+    assert first.was_ahead and len(first.seen) == 3
+    loader.close()
+    second = Ahead()
+    trainer(tmp_path, -1, max_epochs=1).fit(second, dynamic("second"), ckpt_path=checkpoint.best_model_path)
+    assert sorted(number for ids in first.seen + second.seen for number in ids) == list(range(mixed.ROWS))

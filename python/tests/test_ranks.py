@@ -1,0 +1,150 @@
+"""Ranks from arguments and from what launched the process. Frameworks' own are in tests/frameworks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+import pytest
+from conftest import Dataset, ids, loader
+
+import shardfeed as sf
+from shardfeed import ranks
+
+
+@pytest.fixture(autouse=True)
+def nothing_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "SHARDFEED_", "HOROVOD_", "OMPI_", "SLURM_", "PALS_", "PMI_", "PMIX_",
+                 "TF_CONFIG", "MPI_")  # fmt: skip
+    for name in list(os.environ):
+        if name.startswith(launchers):
+            monkeypatch.delenv(name)
+
+
+def tf_config(kind: str, index: int, **cluster: int) -> str:
+    hosts = {name: [f"host-{i}:1" for i in range(count)] for name, count in cluster.items()}
+    return json.dumps({"cluster": hosts, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1, "default")),
+        ({"SHARDFEED_RANK": "1", "SHARDFEED_WORLD_SIZE": "3", "RANK": "2", "WORLD_SIZE": "4"}, (1, 3, "shardfeed")),
+        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, (2, 4, "torchrun")),
+        ({"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+         (2, 4, "Horovod")),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "1"}, (1, 2, "Open MPI")),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "PMI_RANK": "0", "PMI_SIZE": "8", "PMIX_RANK": "5"},
+         (5, 8, "Slurm")),
+        # A batch script, and a step that asks for one task: neither is a rank of many.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1, "default")),
+        ({"PALS_RANKID": "3", "PMI_SIZE": "4", "PMI_RANK": "3"}, (3, 4, "Cray PALS")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, "PMI")),
+        ({"TF_CONFIG": tf_config("worker", 1, worker=3)}, (1, 3, "TF_CONFIG (worker 1)")),
+        ({"TF_CONFIG": tf_config("worker", 1, chief=1, worker=2, ps=4)}, (2, 3, "TF_CONFIG (worker 1)")),
+        ({"TF_CONFIG": tf_config("chief", 0, chief=1, worker=2)}, (0, 3, "TF_CONFIG (chief 0)")),
+        ({"TF_CONFIG": tf_config("evaluator", 0, chief=1, worker=2)}, (0, 1, "TF_CONFIG (evaluator)")),
+        ({"TF_CONFIG": tf_config("worker", 0, worker=2), "RANK": "3", "WORLD_SIZE": "4"}, (3, 4, "torchrun")),
+    ],
+)  # fmt: skip
+def test_the_first_that_knows_wins_and_is_logged(
+    variables: dict[str, str], expected: tuple[int, int, str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.INFO, "shardfeed"):
+        found = ranks.find(None, None)
+    assert found[:2] == expected[:2] and found.source.startswith(expected[2])
+    (said,) = caplog.messages
+    assert said.startswith(f"rank {found.rank} of {found.world_size}")
+    assert found.source == "default" or said.endswith(f"from {found.source}")
+    assert ranks.find(6, 7) == (6, 7, "arguments")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "1"}, "RANK is set and WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set and RANK is not"),
+        ({"PALS_RANKID": "1"}, "PALS_RANKID is set and PMI_SIZE is not"),
+        ({"PMI_RANK": "1"}, "PMI_RANK is set and PMI_SIZE is not"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK is set, but nothing says how many ranks"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, r"rank=4 is not in 0\.\.3 \(world_size=4, from torchrun"),
+        ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK='x' is not a number"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG is not what TensorFlow reads"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG is not what TensorFlow reads"),
+        ({"TF_CONFIG": tf_config("ps", 0, worker=2, ps=1)}, "'ps', which reads nothing"),
+        ({"TF_CONFIG": tf_config("worker", 2, worker=2)}, r"rank=2 is not in 0\.\.1"),
+    ],
+)
+def test_half_of_it_or_nonsense_is_refused(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(sf.ConfigError, match=said):
+        ranks.find(None, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 0),
+        ({"LOCAL_WORLD_SIZE": "8"}, 8),
+        ({"PALS_LOCAL_SIZE": "4"}, 4),
+        ({"MPI_LOCALNRANKS": "2"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "1"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}, 3),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "7"}, 0),
+    ],
+)
+def test_ranks_on_this_host(variables: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.on_this_host() == expected
+
+
+def test_replicas_get_the_same_batches(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = []
+    for process in range(4):
+        monkeypatch.setenv("RANK", str(process))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        each = loader(dataset, replica=(process % 2, 2))
+        assert (each.rank, each.world_size) == (process // 2, 2)
+        got.append([ids(batch) for batch in each])
+    assert got[0] == got[1] and got[2] == got[3]
+    expected = [[ids(batch) for batch in loader(dataset, rank=rank, world_size=2)] for rank in range(2)]
+    assert [got[0], got[2]] == expected
+    # Given numbers are data-parallel ones: groups may be of any processes.
+    strided = loader(dataset, rank=1, world_size=2, replica=(0, 2))
+    assert [ids(batch) for batch in strided] == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("replica", "said"),
+    [
+        ((0, 3), r"4 processes, from torchrun .*, are no groups of 3"),
+        ((0, 2), r"process 1, from torchrun .*, is number 1 of its 2 consecutive ones; pass the data-parallel rank="),
+        ((2, 2), r"the first number must be in 0\.\.1"),
+        (1, r"replica=1 must be \(i, n\)"),
+        (("a", 2), r"must be \(i, n\)"),
+    ],
+)
+def test_replicas_that_do_not_fit(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, replica: Any, said: str
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(sf.ConfigError, match=said):
+        loader(dataset, replica=replica)
+
+
+def test_replicas_without_a_launcher_or_in_a_cluster(dataset: Dataset) -> None:
+    with pytest.raises(sf.ConfigError, match="no launcher says which rank this is"):
+        loader(dataset, replica=(0, 2))
+    with pytest.raises(sf.ConfigError, match="in a cluster a rank is leased to one process"):
+        loader(dataset, rank=0, world_size=2, replica=(1, 2), coordinator="127.0.0.1:1")
