@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,3 +149,16 @@ def test_replicas_without_a_launcher_or_in_a_cluster(dataset: Dataset) -> None:
         loader(dataset, replica=(0, 2))
     with pytest.raises(sf.ConfigError, match="in a cluster a rank is leased to one process"):
         loader(dataset, rank=0, world_size=2, replica=(1, 2), coordinator="127.0.0.1:1")
+
+
+def test_replicas_keep_no_ledger(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They would write to one file."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
+    with pytest.raises(sf.ConfigError, match="unset SHARDFEED_LEDGER"):
+        loader(dataset, replica=(1, 2))
+    assert not (tmp_path / "ledger").exists()
+    loader(dataset, replica=(0, 1)).close()

@@ -164,6 +164,11 @@ class Loader:
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
         self._output = find_output(output, device)
         found = ranks.find(rank, world_size, replica)
+        if replica is not None and tuple(replica)[1] > 1 and os.environ.get("SHARDFEED_LEDGER"):
+            raise ConfigError(
+                f"replica={replica!r}: a ledger has one file for each rank, and replicas share their rank; unset "
+                f"SHARDFEED_LEDGER"
+            )
         if replica is not None and tuple(replica)[1] > 1 and coordinators is not None:
             raise ConfigError(
                 f"replica={replica!r}: in a cluster a rank is leased to one process, for now; leave coordinator= out"
