@@ -1,6 +1,7 @@
 //! An epoch as the ranks see it: steps, global batches, tails, and the way back.
 //! Source: docs/ORDER.md, sections 5 to 7.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::PlanError;
@@ -45,6 +46,15 @@ pub enum SlotSource {
     },
 }
 
+/// Slots next to each other that neighbours on one lane fill, or a padded one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRun {
+    /// The first of them.
+    pub first: Slot,
+    /// How many.
+    pub slots: u64,
+}
+
 /// A sample as a rank receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
@@ -63,6 +73,19 @@ pub struct Placed {
     pub entry: u64,
     /// The rank that has this entry, with this plan's world size.
     pub rank: u64,
+}
+
+impl SlotRun {
+    fn goes_on_with(&self, next: &Slot) -> bool {
+        match (self.first.source, next.source) {
+            (SlotSource::Lane(first), SlotSource::Lane(at)) => {
+                self.first.lane == next.lane
+                    && first.lane == at.lane
+                    && first.output + self.slots == at.output
+            }
+            _ => false,
+        }
+    }
 }
 
 impl EpochPlan {
@@ -201,17 +224,8 @@ impl EpochPlan {
     /// # Errors  `RankOutOfRange`, `NoSuchStep`; `WorldDoesNotDivide` for a step of an earlier
     /// segment whose global batch this plan's world size does not divide.
     pub fn slots(&self, step: u64, rank: u64) -> Result<Vec<Slot>, PlanError> {
-        let world_size = self.world_size;
-        if rank >= world_size {
-            return Err(PlanError::RankOutOfRange { rank, world_size });
-        }
-        let (index, step) = self.segment_of(step, rank)?;
+        let (index, step, entries) = self.entries(step, rank)?;
         let segment = &self.layers[index].segment;
-        if !segment.global_batch.is_multiple_of(world_size) {
-            let global_batch = segment.global_batch;
-            return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
-        }
-        let entries = entries_of(segment, rank, world_size);
         let mut padded = match self.tail {
             Tail::Pad => self.padded_before(index, step, entries.start),
             Tail::Drop | Tail::Uneven => 0,
@@ -231,6 +245,33 @@ impl EpochPlan {
             }
         }
         Ok(slots)
+    }
+
+    /// The same slots, those together that neighbours on one lane fill.
+    ///
+    /// # Errors  As [`EpochPlan::slots`].
+    pub fn slot_runs(&self, step: u64, rank: u64) -> Result<Vec<SlotRun>, PlanError> {
+        let mut runs: Vec<SlotRun> = Vec::new();
+        let (index, local, entries) = self.entries(step, rank)?;
+        if index == 0 && local < self.full_steps(0) {
+            let per_lane = self.layers[0].segment.per_lane();
+            let mut entry = entries.start;
+            while entry < entries.end {
+                let source = SlotSource::Lane(self.resolve(0, local, entry));
+                let first = Slot { entry, lane: entry / per_lane, source };
+                let slots = (per_lane - entry % per_lane).min(entries.end - entry);
+                runs.push(SlotRun { first, slots });
+                entry += slots;
+            }
+            return Ok(runs);
+        }
+        for slot in self.slots(step, rank)? {
+            match runs.last_mut() {
+                Some(run) if run.goes_on_with(&slot) => run.slots += 1,
+                _ => runs.push(SlotRun { first: slot, slots: 1 }),
+            }
+        }
+        Ok(runs)
     }
 
     /// The samples of `rank` at `step` of the epoch, in order.
@@ -377,6 +418,21 @@ impl EpochPlan {
             }
         }
         LanePosition { lane, output: position }
+    }
+
+    /// The segment of a step, its step of that segment, and the entries of `rank` there.
+    fn entries(&self, step: u64, rank: u64) -> Result<(usize, u64, Range<u64>), PlanError> {
+        let world_size = self.world_size;
+        if rank >= world_size {
+            return Err(PlanError::RankOutOfRange { rank, world_size });
+        }
+        let (index, step) = self.segment_of(step, rank)?;
+        let segment = &self.layers[index].segment;
+        if !segment.global_batch.is_multiple_of(world_size) {
+            let global_batch = segment.global_batch;
+            return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
+        }
+        Ok((index, step, entries_of(segment, rank, world_size)))
     }
 
     /// Refuses a segment that claims more steps than it has.

@@ -119,12 +119,9 @@ impl TurnsIter {
     pub(crate) fn empty() -> Self {
         Self { turns: Turns::new(vec![], 1), live: vec![], next: 0, round: 0, taken: 0 }
     }
-}
 
-impl Iterator for TurnsIter {
-    type Item = Turn;
-
-    fn next(&mut self) -> Option<Turn> {
+    /// The next turn and how many follow it in its split, itself included: at most `max`, which is not 0.
+    pub(crate) fn next_run(&mut self, max: u64) -> Option<(Turn, u64)> {
         loop {
             if self.next == self.live.len() {
                 self.round += 1;
@@ -134,15 +131,32 @@ impl Iterator for TurnsIter {
                     return None;
                 }
             }
-            let split = self.live[self.next];
-            let offset = self.round * self.turns.block_length + self.taken;
-            if self.taken < self.turns.block_length && offset < self.turns.lengths[split] {
-                self.taken += 1;
-                return Some(Turn { split, offset });
+            let (split, block_length) = (self.live[self.next], self.turns.block_length);
+            let offset = self.round * block_length + self.taken;
+            let left = self.turns.lengths[split].saturating_sub(offset);
+            // The only split that has anything left takes all turns from here on.
+            let is_alone = self.live.len() == 1;
+            let turn = if is_alone { left } else { left.min(block_length - self.taken) };
+            if turn > 0 {
+                let run = turn.min(max);
+                self.taken += run;
+                if is_alone {
+                    let end = offset + run;
+                    (self.round, self.taken) = (end / block_length, end % block_length);
+                }
+                return Some((Turn { split, offset }, run));
             }
             self.next += 1;
             self.taken = 0;
         }
+    }
+}
+
+impl Iterator for TurnsIter {
+    type Item = Turn;
+
+    fn next(&mut self) -> Option<Turn> {
+        self.next_run(1).map(|(turn, _)| turn)
     }
 }
 
@@ -168,6 +182,26 @@ mod tests {
         all.iter()
             .map(|turn| format!("{}{}", (b'a' + turn.split as u8) as char, turn.offset))
             .collect()
+    }
+
+    #[test]
+    fn runs_of_any_length_are_the_turns() {
+        for (lengths, block_length) in [(vec![3, 1, 9], 1), (vec![3, 1, 4], 2), (vec![9], 4)] {
+            let turns = Turns::new(lengths, block_length);
+            for (from, max) in
+                (0..=turns.samples()).flat_map(|from| [1, 2, 3, 100].map(|n| (from, n)))
+            {
+                let expected: Vec<Turn> = turns.clone().iter_from(from).collect();
+                let (mut iter, mut found) = (turns.clone().iter_from(from), Vec::new());
+                while let Some((Turn { split, offset }, run)) = iter.next_run(max) {
+                    assert!((1..=max).contains(&run));
+                    found.extend((offset..offset + run).map(|offset| Turn { split, offset }));
+                }
+                assert_eq!(found, expected, "from {from}, runs of {max}");
+            }
+        }
+        let mut alone = Turns::new(vec![9], 1).iter_from(2);
+        assert_eq!(alone.next_run(5), Some((Turn { split: 0, offset: 2 }, 5)));
     }
 
     #[test]

@@ -245,13 +245,13 @@ pub struct Inputs {
     turns: TurnsIter,
 }
 
-impl Iterator for Inputs {
-    type Item = Sample;
-
-    fn next(&mut self) -> Option<Sample> {
+impl Inputs {
+    /// The next sample, and how many come next that follow each other in its shard, itself included: at
+    /// most `max`, which is not 0.
+    pub fn next_run(&mut self, max: u64) -> Option<(Sample, u64)> {
         loop {
-            if let Some(turn) = self.turns.next() {
-                return Some(self.lane.sample(&self.group, turn));
+            if let Some((turn, run)) = self.turns.next_run(max) {
+                return Some((self.lane.sample(&self.group, turn), run));
             }
             if self.group.is_empty() || self.group.end >= self.lane.places.end {
                 return None;
@@ -259,6 +259,14 @@ impl Iterator for Inputs {
             self.group = self.lane.group_at(self.group.end);
             self.turns = self.lane.turns(&self.group).iter_from(0);
         }
+    }
+}
+
+impl Iterator for Inputs {
+    type Item = Sample;
+
+    fn next(&mut self) -> Option<Sample> {
+        self.next_run(1).map(|(sample, _)| sample)
     }
 }
 

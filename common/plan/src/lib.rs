@@ -38,7 +38,7 @@ mod intent;
 pub use corrupt::{Corrupt, FILLERS_MAX};
 pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
-pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotSource};
+pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotRun, SlotSource};
 pub use intent::Intent;
 pub use job::{DECODER_NONE, Difference, JobIdentity, Mode, Tail, differences};
 pub use lane::{Blocks, Inputs, Lane, LaneBlock};

@@ -252,6 +252,42 @@ proptest! {
     }
 
     #[test]
+    fn runs_are_the_slots_together(case in cases(), second in prop::option::of((1u64..7, 1u64..7))) {
+        let whole = case.whole(1);
+        let (plan, world_size) = match second {
+            Some((lanes, per_lane)) if whole.steps() > 1 => {
+                let first = segment(case.lanes, case.batch(), whole.steps() / 2);
+                (case.plan(&[first, segment(lanes, lanes * per_lane, 0)], lanes), lanes)
+            }
+            _ => (case.whole(case.batch()), case.batch()),
+        };
+        let first = if second.is_some() { whole.steps() / 2 } else { 0 };
+        for (step, rank) in (first..plan.steps()).flat_map(|s| (0..world_size).map(move |r| (s, r))) {
+            let Ok(slots) = plan.slots(step, rank) else { continue };
+            let mut found = Vec::new();
+            for run in plan.slot_runs(step, rank).unwrap() {
+                for number in 0..run.slots {
+                    let mut slot = run.first;
+                    slot.entry += number;
+                    match &mut slot.source {
+                        SlotSource::Lane(at) => at.output += number,
+                        SlotSource::Padding { .. } => prop_assert_eq!(run.slots, 1),
+                    }
+                    found.push(slot);
+                }
+            }
+            prop_assert_eq!(found, slots);
+        }
+        for lane in (0..plan.lanes()).map(|lane| plan.lane(lane)) {
+            let (mut runs, mut inputs) = (lane.inputs_from(0), Vec::new());
+            while let Some((Sample { shard, ordinal }, run)) = runs.next_run(5) {
+                inputs.extend((ordinal..ordinal + run).map(|ordinal| Sample { shard, ordinal }));
+            }
+            prop_assert_eq!(inputs, lane.inputs_from(0).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn reading_needs_at_most_two_windows(case in cases()) {
         let plan = case.whole(1);
         for index in 0..plan.lanes() {
