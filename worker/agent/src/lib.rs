@@ -33,6 +33,7 @@ mod meter;
 pub mod trace;
 mod tuning;
 
+mod gather;
 mod place;
 mod stream;
 

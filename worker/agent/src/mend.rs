@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
-use shardfeed_pipeline::{Assembler, DrawKey, RawRecord, Row, RowError, RowFault};
+use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError, RowFault};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, PlanError, Sample};
 use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
 
 use crate::error::LoadError;
+use crate::gather::{Gathered, PendingRow, Record};
 use crate::stream::StreamTools;
 
 /// Bytes of what is said of a skipped record, at most: an error may quote the record.
@@ -74,7 +75,7 @@ impl Mending<'_> {
     /// What is wrong with each row that is to blame for it. On the threads of the current rayon pool.
     ///
     /// # Errors  Something else is wrong.
-    pub(crate) fn faults(&self, rows: &[Row]) -> Result<Vec<Option<RowError>>, LoadError> {
+    pub(crate) fn faults(&self, rows: &[Row<'_>]) -> Result<Vec<Option<RowError>>, LoadError> {
         let faults: Vec<_> = rows.par_iter().map(|row| self.check(row)).collect();
         faults.into_iter().collect()
     }
@@ -87,27 +88,31 @@ impl Mending<'_> {
     /// # Errors  No good record is near; something cannot be read.
     pub(crate) fn mend(
         &self,
-        rows: &mut [Row],
+        gathered: &mut Gathered,
         faults: &[Option<RowError>],
     ) -> Result<Vec<Skipped>, LoadError> {
         // What was read, for this batch or for a slot of it, may be asked for again.
-        let mut read: BTreeMap<Sample, RawRecord> =
-            rows.iter().map(|row| (row.record.sample, row.record.clone())).collect();
+        let records = (0..gathered.rows.len()).filter_map(|row| gathered.record(row));
+        let mut read: BTreeMap<Sample, Record> =
+            records.map(|record| (record.sample, record)).collect();
         let mut skipped = Vec::new();
-        for (row, fault) in rows.iter_mut().zip(faults) {
+        for (index, fault) in faults.iter().enumerate() {
             let Some(error) = fault else {
                 continue;
             };
-            if row.valid {
+            let PendingRow { valid, occurrence, .. } = gathered.rows[index];
+            if valid {
                 skipped.push(Skipped::of(error));
             }
-            *row = self.filled(error, row.occurrence, &mut read)?;
+            let record = self.filler(error, occurrence, &mut read)?;
+            let item = gathered.item(record);
+            gathered.rows[index] = PendingRow { item, valid: false, occurrence };
         }
         Ok(skipped)
     }
 
     /// What is wrong with a row that is to blame for it.
-    fn check(&self, row: &Row) -> Result<Option<RowError>, LoadError> {
+    fn check(&self, row: &Row<'_>) -> Result<Option<RowError>, LoadError> {
         match self.assembler.check(row, self.draw) {
             Ok(()) => Ok(None),
             Err(error) if error.fault.is_of_record() => Ok(Some(error)),
@@ -115,12 +120,13 @@ impl Mending<'_> {
         }
     }
 
-    fn filled(
+    /// The record that stands in for a corrupt one, under its name.
+    fn filler(
         &self,
         error: &RowError,
         occurrence: u32,
-        read: &mut BTreeMap<Sample, RawRecord>,
-    ) -> Result<Row, LoadError> {
+        read: &mut BTreeMap<Sample, Record>,
+    ) -> Result<Record, LoadError> {
         let sample = error.sample;
         let fillers = self.order.fillers(sample)?;
         for candidate in &fillers {
@@ -136,10 +142,9 @@ impl Mending<'_> {
                 }
             };
             // Tried as what it would be here: what is beside it in the batch must have no say.
-            let record = RawRecord { sample, ..record };
-            let row = Row { record, valid: false, occurrence };
-            if self.check(&row)?.is_none() {
-                return Ok(row);
+            let record = Record { sample, ..record };
+            if self.check(&record.row(occurrence))?.is_none() {
+                return Ok(record);
             }
         }
         let (file, ordinal) = (self.tools.files.name(sample.shard), sample.ordinal);

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shardfeed_pipeline::{Assembler, Batch, ChunkPool, RawRecord};
+use shardfeed_pipeline::{Assembler, Batch, ChunkPool};
 use shardfeed_plan::Sample;
-use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES, ReadError, ReadErrorKind, decode_header};
+use shardfeed_tfrecord::{
+    FOOTER_BYTES, HEADER_BYTES, ReadError, ReadErrorKind, RecordSpan, decode_header,
+};
 
 use crate::error::LoadError;
 use crate::files::Files;
-use crate::reader::PendingRow;
+use crate::gather::{PendingRow, Record};
 use crate::stream::{StreamTools, mark_before};
 
 /// Bytes read at once where many headers are near each other.
@@ -31,7 +33,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Reads the record.
-    pub(crate) fn read(&self, files: &Files, chunks: &ChunkPool) -> Result<RawRecord, LoadError> {
+    pub(crate) fn read(&self, files: &Files, chunks: &ChunkPool) -> Result<Record, LoadError> {
         let len = usize::try_from(self.len).expect("the header was within the file");
         let mut bytes = chunks.take();
         bytes.resize(len + FOOTER_BYTES, 0);
@@ -42,7 +44,8 @@ impl Place {
             return Err(error_at(files, self.sample, self.offset, kind));
         }
         let Self { sample, offset, .. } = *self;
-        Ok(RawRecord { sample, offset, chunk: chunks.share(bytes), start: 0, len })
+        let span = RecordSpan { start: 0, len, offset };
+        Ok(Record { sample, span, chunk: chunks.share(bytes) })
     }
 }
 

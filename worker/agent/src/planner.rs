@@ -4,13 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading as choose};
-use shardfeed_plan::{EpochPlan, Planned, Shuffle};
+use shardfeed_plan::{EpochPlan, Shuffle};
 
 use crate::error::LoadError;
+use crate::gather::{Gathered, Item};
 use crate::mend::Order;
 use crate::meter::Doing;
 use crate::prefetch::{Assignment, PlanOf, PrefetchOptions};
-use crate::reader::{Item, PendingRow, RankReader};
+use crate::reader::RankReader;
 use crate::sequence::{Shared, Ticket};
 use crate::stream::StreamTools;
 use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
@@ -202,11 +203,9 @@ impl Planner {
         &self,
         ticket: Ticket,
         (draw, step): (DrawKey, u64),
-        rows: Vec<PendingRow>,
+        gathered: Gathered,
     ) {
-        let samples =
-            rows.iter().map(|row| Planned { sample: row.sample(), valid: row.valid }).collect();
-        let by_place = rows.iter().any(|row| matches!(row.item, Item::Place(_)));
+        let by_place = gathered.rows.iter().any(|row| matches!(row.item, Item::Place(_)));
         let work = Work {
             assembler: self.assembler.clone(),
             tools: self.tools.clone(),
@@ -214,12 +213,11 @@ impl Planner {
             ticket,
             draw,
             step,
-            samples,
         };
         if by_place {
-            self.tools.io.spawn(move || work.read_placed(rows));
+            self.tools.io.spawn(move || work.read_placed(gathered));
         } else {
-            computing().spawn(move || work.read_then(rows, Work::run));
+            computing().spawn(move || work.run(gathered));
         }
     }
 }

@@ -1,41 +1,19 @@
 //! The rows of one rank's steps, gathered in plan order from what is read ahead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfeed_pipeline::{LaneFeed, RawRecord, Reading};
-use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, Slot, SlotSource};
+use shardfeed_pipeline::{LaneFeed, Load, Reading};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, SlotSource};
 
 use crate::error::LoadError;
-use crate::place::{Place, Places};
+use crate::gather::{Gathered, Item, PendingRow};
+use crate::place::Places;
 use crate::stream::{StreamTools, Streams};
 
 /// Samples that are looked at beforehand to open the files that come next.
-const LOOK_AHEAD: usize = 2048;
-
-/// A row whose record is in hand, or known by its place.
-#[derive(Debug)]
-pub(crate) struct PendingRow {
-    pub(crate) item: Item,
-    pub(crate) valid: bool,
-}
-
-#[derive(Debug)]
-pub(crate) enum Item {
-    Record(RawRecord),
-    Place(Place),
-}
-
-impl PendingRow {
-    /// Which sample it is.
-    pub(crate) fn sample(&self) -> Sample {
-        match &self.item {
-            Item::Record(record) => record.sample,
-            Item::Place(place) => place.sample,
-        }
-    }
-}
+const LOOK_AHEAD: u64 = 2048;
 
 /// Reads what one rank needs of one epoch, step by step.
 #[derive(Debug)]
@@ -56,6 +34,8 @@ pub(crate) struct RankReader {
 pub(crate) struct Feed {
     lane: LaneFeed<Item, LoadError>,
     source: Source,
+    /// What is on its way into a batch.
+    items: Vec<Item>,
     used_at: u64,
 }
 
@@ -80,37 +60,35 @@ impl RankReader {
     }
 
     /// The rows of a step, in order; steps are asked for in ascending order.
-    pub(crate) fn rows(&mut self, step: u64) -> Result<Vec<PendingRow>, LoadError> {
-        let slots = self.plan.slots(step, self.rank)?;
-        let mut rows = Vec::with_capacity(slots.len());
-        let mut items = Vec::new();
-        for run in slots.chunk_by(follows) {
-            match run[0].source {
+    pub(crate) fn rows(&mut self, step: u64) -> Result<Gathered, LoadError> {
+        let runs = self.plan.slot_runs(step, self.rank)?;
+        let rows: u64 = runs.iter().map(|run| run.slots).sum();
+        let mut gathered = Gathered::with_capacity(rows as usize);
+        for run in runs {
+            match run.first.source {
                 SlotSource::Lane(at) => {
-                    self.take(run, at, step, &mut items)?;
-                    rows.extend(items.drain(..).map(|item| PendingRow { item, valid: true }));
+                    self.take((run.first.lane, at), run.slots, step, &mut gathered)?;
                 }
                 SlotSource::Padding { position } => {
                     let sample = self.plan.line().sample(position);
-                    let item = Item::Record(self.padding.fetch(sample)?);
-                    rows.push(PendingRow { item, valid: false });
+                    self.padding.fetch_padding(sample, &mut gathered)?;
                 }
             }
         }
         // A lane that gave nothing is not needed now; if it comes again it is read anew.
         self.feeds.retain(|_, feed| feed.used_at == step);
-        Ok(rows)
+        Ok(gathered)
     }
 
-    /// Takes a run of slots, the first of which is `at`, from its lane.
+    /// Takes as many as there are `slots` from a lane, for a lane of the step's segment.
     fn take(
         &mut self,
-        run: &[Slot],
-        at: LanePosition,
+        (lane, at): (u64, LanePosition),
+        slots: u64,
         step: u64,
-        items: &mut Vec<Item>,
+        into: &mut Gathered,
     ) -> Result<(), LoadError> {
-        let key = (run[0].lane, at.lane);
+        let key = (lane, at.lane);
         // After ranks stopped at different steps a lane goes on with one rank's rest after another's,
         // so it may go back on the line's lane; then it is read anew from there.
         let fits = |feed: &Feed| feed.next_output() <= at.output;
@@ -121,7 +99,7 @@ impl RankReader {
         }
         let feed = self.feeds.get_mut(&key).expect("just made");
         feed.used_at = step;
-        feed.take(at.output..at.output + run.len() as u64, items)
+        feed.take(at.output..at.output + slots, into)
     }
 }
 
@@ -145,17 +123,25 @@ impl Feed {
                 Source::Streams { streams, ahead }
             }
         };
-        Ok(Self { lane: LaneFeed::new(lane, output)?, source, used_at: 0 })
+        Ok(Self { lane: LaneFeed::new(lane, output)?, source, items: Vec::new(), used_at: 0 })
     }
 
     /// Appends what stands at `outputs`, which are taken in ascending order.
     pub(crate) fn take(
         &mut self,
         outputs: Range<u64>,
-        items: &mut Vec<Item>,
+        into: &mut Gathered,
     ) -> Result<(), LoadError> {
-        let source = &mut self.source;
-        self.lane.take(outputs, &mut |sample| source.load(sample), items)
+        let Self { lane, source, items, .. } = self;
+        lane.take(outputs, source, items)?;
+        match source {
+            Source::Streams { streams, .. } => streams.give(items.drain(..), true, into),
+            Source::Places(_) => {
+                let row = |item| PendingRow { item, valid: true, occurrence: 0 };
+                into.rows.extend(items.drain(..).map(row));
+            }
+        }
+        Ok(())
     }
 
     /// The first output that may still be taken.
@@ -177,10 +163,10 @@ impl Feed {
 #[derive(Debug)]
 struct Ahead {
     inputs: Inputs,
-    /// The next one whose shard found no room yet.
-    waiting: Option<Sample>,
+    /// The next ones, whose shard found no room yet.
+    waiting: Option<(Sample, u64)>,
     /// Samples looked at and not loaded yet.
-    distance: usize,
+    distance: u64,
     /// There is no further one to look at.
     is_done: bool,
 }
@@ -193,48 +179,69 @@ impl Ahead {
     /// Starts what there is room for, up to [`LOOK_AHEAD`] samples from here.
     fn prime(&mut self, streams: &mut Streams) {
         while self.distance < LOOK_AHEAD {
-            let Some(sample) = self.waiting.take().or_else(|| self.inputs.next()) else {
+            let most = LOOK_AHEAD - self.distance;
+            let Some((sample, run)) = self.waiting.take().or_else(|| self.inputs.next_run(most))
+            else {
                 self.is_done = true;
                 return;
             };
             if !streams.prime(sample) {
-                self.waiting = Some(sample);
+                self.waiting = Some((sample, run));
                 return;
             }
-            self.distance += 1;
+            self.distance += run;
         }
     }
 
-    /// One sample is being loaded: the oldest of those looked at, or the one that waits.
-    fn pass(&mut self) {
-        match self.distance.checked_sub(1) {
-            Some(distance) => self.distance = distance,
-            None if self.waiting.take().is_some() => {}
-            None => drop(self.inputs.next()),
-        }
-    }
-}
-
-/// Whether two slots are neighbours on one lane.
-fn follows(a: &Slot, b: &Slot) -> bool {
-    match (a.source, b.source) {
-        (SlotSource::Lane(x), SlotSource::Lane(y)) => {
-            a.lane == b.lane && x.lane == y.lane && x.output + 1 == y.output
-        }
-        _ => false,
-    }
-}
-
-impl Source {
-    fn load(&mut self, sample: Sample) -> Result<Item, LoadError> {
-        match self {
-            Self::Places(places) => places.find(sample).map(Item::Place),
-            Self::Streams { streams, ahead } => {
-                ahead.pass();
-                let record = streams.fetch(sample)?;
-                ahead.prime(streams);
-                Ok(Item::Record(record))
+    /// So many samples are being loaded: the oldest of those looked at, then those that wait or come next.
+    fn pass(&mut self, samples: u64) {
+        let looked_at = samples.min(self.distance);
+        self.distance -= looked_at;
+        let mut left = samples - looked_at;
+        while left > 0 {
+            let Some((first, run)) = self.waiting.take().or_else(|| self.inputs.next_run(left))
+            else {
+                return;
+            };
+            let passed = run.min(left);
+            left -= passed;
+            if passed < run {
+                let ordinal = first.ordinal + passed;
+                self.waiting = Some((Sample { ordinal, ..first }, run - passed));
             }
+        }
+    }
+}
+
+impl Load for Source {
+    type Item = Item;
+    type Error = LoadError;
+
+    fn load(
+        &mut self,
+        first: Sample,
+        count: u64,
+        items: &mut VecDeque<Option<Item>>,
+    ) -> Result<(), LoadError> {
+        match self {
+            Self::Places(places) => {
+                for ordinal in first.ordinal..first.ordinal + count {
+                    let place = places.find(Sample { ordinal, ..first })?;
+                    items.push_back(Some(Item::Place(place)));
+                }
+            }
+            Self::Streams { streams, ahead } => {
+                ahead.pass(count);
+                streams.fetch(first, count, items)?;
+                ahead.prime(streams);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, item: Item) {
+        if let Self::Streams { streams, .. } = self {
+            streams.pass(item);
         }
     }
 }

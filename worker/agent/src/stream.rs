@@ -1,11 +1,11 @@
 //! Reading shards front to back, one chunk ahead of what is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded};
-use shardfeed_pipeline::{ChunkBuffer, ChunkPool, RawRecord};
+use shardfeed_pipeline::{ChunkBuffer, ChunkPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, Mark, RecordSpan,
@@ -14,6 +14,7 @@ use shardfeed_tfrecord::{
 use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
+use crate::gather::{Chunks, Gathered, Held, Item, Record};
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
 
@@ -53,6 +54,7 @@ pub(crate) struct StreamTools {
 pub(crate) struct Streams {
     tools: StreamTools,
     open: BTreeMap<u32, Stream>,
+    chunks: Chunks,
 }
 
 #[derive(Debug)]
@@ -61,8 +63,17 @@ struct Stream {
     next: Receiver<Ahead>,
 }
 
+/// The chunk that a shard's next records lie in, which is held for them.
 #[derive(Debug)]
 struct Current {
+    number: u32,
+    records: Vec<RecordSpan>,
+    first_ordinal: u64,
+}
+
+/// A chunk as it was read.
+#[derive(Debug)]
+struct Read {
     chunk: Arc<ChunkBuffer>,
     records: Vec<RecordSpan>,
     first_ordinal: u64,
@@ -72,7 +83,7 @@ struct Current {
 #[derive(Debug)]
 struct Ahead {
     reader: Option<Reader>,
-    chunk: Result<Option<Current>, LoadError>,
+    chunk: Result<Option<Read>, LoadError>,
 }
 
 /// The last mark at or before a record.
@@ -83,7 +94,7 @@ pub(crate) fn mark_before(file: &DatasetFile, ordinal: u64) -> Mark {
 
 impl Streams {
     pub(crate) fn new(tools: StreamTools) -> Self {
-        Self { tools, open: BTreeMap::new() }
+        Self { tools, open: BTreeMap::new(), chunks: Chunks::default() }
     }
 
     /// Starts to read at `sample`, if its shard is not in reading already and there is room for one
@@ -99,61 +110,131 @@ impl Streams {
         has_room
     }
 
-    /// The record of `sample`; cheap if it is the next one of its shard.
-    pub(crate) fn fetch(&mut self, sample: Sample) -> Result<RawRecord, LoadError> {
-        if self.tools.stop.load(Ordering::Relaxed) {
-            return Err(LoadError::Interrupted);
+    /// Appends the records of `first` and of the samples behind it in its shard, `count` in all; cheap if
+    /// they are the next ones of the shard.
+    pub(crate) fn fetch(
+        &mut self,
+        first: Sample,
+        count: u64,
+        items: &mut VecDeque<Option<Item>>,
+    ) -> Result<(), LoadError> {
+        let Sample { shard, ordinal } = first;
+        let end = ordinal + count;
+        let mut next = ordinal;
+        let mut fetched = Ok(());
+        while next < end && fetched.is_ok() {
+            fetched = match self.tools.stop.load(Ordering::Relaxed) {
+                true => Err(LoadError::Interrupted),
+                false => self.find(Sample { shard, ordinal: next }, end - next, items),
+            }
+            .map(|found| next += found);
         }
-        let result = self.find(sample);
-        let records = self.tools.files.dataset().files()[sample.shard as usize].records;
-        if result.is_err() || sample.ordinal + 1 == records {
+        let records = self.tools.files.dataset().files()[shard as usize].records;
+        if fetched.is_err() || next == records {
             // After the last one there is nothing to wait for; after an error a retry starts anew.
-            self.open.remove(&sample.shard);
+            if let Some(stream) = self.open.remove(&shard) {
+                self.close(stream);
+            }
         }
-        result
+        fetched
     }
 
-    fn find(&mut self, sample: Sample) -> Result<RawRecord, LoadError> {
-        let tools = &self.tools;
-        let stream = self.open.entry(sample.shard).or_insert_with(|| tools.start(sample));
+    /// The record of a sample that pads, for a batch.
+    pub(crate) fn fetch_padding(
+        &mut self,
+        sample: Sample,
+        into: &mut Gathered,
+    ) -> Result<(), LoadError> {
+        let mut items = VecDeque::with_capacity(1);
+        self.fetch(sample, 1, &mut items)?;
+        self.give(items.into_iter().flatten(), false, into);
+        Ok(())
+    }
+
+    /// Moves fetched records into a batch.
+    pub(crate) fn give(
+        &mut self,
+        items: impl Iterator<Item = Item>,
+        valid: bool,
+        into: &mut Gathered,
+    ) {
+        self.chunks.give(items, valid, into);
+    }
+
+    /// Lets go of a fetched record that nobody takes.
+    pub(crate) fn pass(&mut self, item: Item) {
+        if let Item::Held(held) = item {
+            self.chunks.let_go(held.chunk);
+        }
+    }
+
+    fn close(&mut self, stream: Stream) {
+        if let Some(current) = stream.current {
+            self.chunks.let_go(current.number);
+        }
+    }
+
+    /// Appends what the chunk at hand, or the next one, has of the samples from `first` on, up to `most`.
+    /// Returns how many.
+    fn find(
+        &mut self,
+        first: Sample,
+        most: u64,
+        items: &mut VecDeque<Option<Item>>,
+    ) -> Result<u64, LoadError> {
+        let Sample { shard, ordinal } = first;
+        let Self { tools, open, chunks } = self;
+        let stream = open.entry(shard).or_insert_with(|| tools.start(first));
         loop {
             if let Some(current) = &stream.current {
-                if sample.ordinal < current.first_ordinal {
-                    *stream = tools.start(sample);
+                if ordinal < current.first_ordinal {
+                    chunks.let_go(current.number);
+                    *stream = tools.start(first);
                     continue;
                 }
-                let index = usize::try_from(sample.ordinal - current.first_ordinal);
-                if let Some(span) = index.ok().and_then(|index| current.records.get(index)) {
-                    let chunk = Arc::clone(&current.chunk);
-                    let RecordSpan { start, len, offset } = *span;
-                    return Ok(RawRecord { sample, offset, chunk, start, len });
+                let from = usize::try_from(ordinal - current.first_ordinal);
+                let rest = from.ok().and_then(|from| current.records.get(from..));
+                if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                    let count = rest.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+                    let chunk = current.number;
+                    chunks.hold(chunk, count);
+                    let held = |(ordinal, &span)| {
+                        let sample = Sample { shard, ordinal };
+                        Some(Item::Held(Held { sample, span, chunk }))
+                    };
+                    items.extend((ordinal..).zip(&rest[..count]).map(held));
+                    return Ok(count as u64);
                 }
             }
-            stream.current = None;
-            let ahead = tools.receive(&stream.next)?;
-            match ahead.chunk? {
-                Some(current) => stream.current = Some(current),
-                None => return Err(tools.ended(sample)),
+            if let Some(current) = stream.current.take() {
+                chunks.let_go(current.number);
             }
+            let ahead = tools.receive(&stream.next)?;
+            let Some(Read { chunk, records, first_ordinal }) = ahead.chunk? else {
+                return Err(tools.ended(first));
+            };
+            let number = chunks.insert(chunk);
+            stream.current = Some(Current { number, records, first_ordinal });
             let reader = ahead.reader.ok_or(LoadError::ReaderLost)?;
-            stream.next = tools.read_ahead(reader, sample.shard, None);
+            stream.next = tools.read_ahead(reader, shard, None);
         }
     }
 }
 
 impl StreamTools {
     /// The record of `sample`, by reads of its own on this thread.
-    pub(crate) fn read_one(&self, sample: Sample) -> Result<RawRecord, LoadError> {
+    pub(crate) fn read_one(&self, sample: Sample) -> Result<Record, LoadError> {
         let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
         let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(sample);
         let read = || self.read(&mut reader, Some(skip));
-        let Some(current) = self.counters.meter.chunk(sample.shard, read)? else {
+        let Some(Read { chunk, records, .. }) = self.counters.meter.chunk(sample.shard, read)?
+        else {
             return Err(self.ended(sample));
         };
-        let Some(&RecordSpan { start, len, offset }) = current.records.first() else {
+        let Some(&span) = records.first() else {
             return Err(self.ended(sample));
         };
-        Ok(RawRecord { sample, offset, chunk: current.chunk, start, len })
+        Ok(Record { sample, span, chunk })
     }
 
     fn start(&self, sample: Sample) -> Stream {
@@ -222,7 +303,7 @@ impl StreamTools {
         &self,
         reader: &mut Reader,
         skip: Option<(u64, Compression)>,
-    ) -> Result<Option<Current>, LoadError> {
+    ) -> Result<Option<Read>, LoadError> {
         if let Some((ordinal, compression)) = skip {
             let from = reader.offset();
             reader.skip_to(ordinal)?;
@@ -238,7 +319,7 @@ impl StreamTools {
         };
         self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
         let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
-        Ok(Some(Current { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
+        Ok(Some(Read { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
     }
 
     /// The file ended before a record that its index has: it is not the file that was indexed.

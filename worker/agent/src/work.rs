@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError};
-use shardfeed_plan::Planned;
 
 use crate::error::LoadError;
+use crate::gather::{Gathered, Item};
 use crate::mend::{Mending, Order, Skipped};
 use crate::place::{self, Place};
-use crate::reader::{Item, PendingRow};
 use crate::sequence::{Delivered, Outcome, Ticket};
 use crate::stream::StreamTools;
 use crate::trace;
@@ -24,9 +23,11 @@ pub fn use_threads(threads: Option<usize>) {
     THREADS.store(threads.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Cores that this process may use.
+/// Cores that this process may use, as they were when it was asked first: finding out reads files, which costs
+/// as much as a small batch.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from))
 }
 
 /// What each loader of a process would like to compute on.
@@ -115,12 +116,12 @@ pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
 }
 
 /// All rows' places, if none of them was read yet.
-fn places(rows: &[PendingRow]) -> Option<Vec<Place>> {
-    let place = |row: &PendingRow| match row.item {
+fn places(gathered: &Gathered) -> Option<Vec<Place>> {
+    let place = |item| match item {
         Item::Place(place) => Some(place),
-        Item::Record(_) => None,
+        Item::Held(_) => None,
     };
-    rows.iter().map(place).collect()
+    gathered.rows.iter().map(|row| place(row.item)).collect()
 }
 
 /// Why a batch cannot be made.
@@ -140,29 +141,13 @@ pub(crate) struct Work {
     pub(crate) ticket: Ticket,
     pub(crate) draw: DrawKey,
     pub(crate) step: u64,
-    pub(crate) samples: Vec<Planned>,
 }
 
 impl Work {
-    pub(crate) fn read_then(self, rows: Vec<PendingRow>, then: impl FnOnce(Self, Vec<Row>)) {
-        let by_place = rows.iter().find_map(|row| match &row.item {
-            Item::Place(place) => Some(place.sample.shard),
-            Item::Record(_) => None,
-        });
-        let read = match by_place {
-            Some(shard) => self.tools.files.meter().chunk(shard, || self.read(rows)),
-            None => self.read(rows),
-        };
-        match read {
-            Ok(rows) => then(self, rows),
-            Err(error) => self.ticket.finish(Err(error)),
-        }
-    }
-
-    /// Reads what is only known by place, on a reading thread.
-    pub(crate) fn read_placed(self, rows: Vec<PendingRow>) {
+    /// Reads what is only known by place, on a reading thread; then assembles on a computing one.
+    pub(crate) fn read_placed(self, mut gathered: Gathered) {
         if self.assembler.is_straight()
-            && let Some(places) = places(&rows)
+            && let Some(places) = places(&gathered)
         {
             let mut needed = None;
             let has_room = |bytes| {
@@ -170,43 +155,52 @@ impl Work {
                 needed = (fits == Ok(false)).then_some(bytes);
                 fits == Ok(true)
             };
-            let shard = places[0].sample.shard;
+            let (shard, rows) = (places[0].sample.shard, &gathered.rows);
             let straight =
-                || place::read_straight(&places, &rows, &self.assembler, &self.tools, has_room);
+                || place::read_straight(&places, rows, &self.assembler, &self.tools, has_room);
             let batch = self.tools.files.meter().chunk(shard, straight);
             match (batch, needed) {
-                (Some(batch), _) => return self.finish(batch, vec![]),
+                (Some(batch), _) => return self.finish(batch, &gathered, vec![]),
                 (None, Some(bytes)) => {
                     return self.park(bytes, move |work| {
                         let io = Arc::clone(&work.tools.io);
-                        io.spawn(move || work.read_placed(rows));
+                        io.spawn(move || work.read_placed(gathered));
                     });
                 }
                 // Read one by one they tell what is wrong.
                 (None, None) => {}
             }
         }
-        self.read_then(rows, |work, rows| {
-            computing().spawn(move || work.run(rows));
+        let by_place = gathered.rows.iter().find_map(|row| match &row.item {
+            Item::Place(place) => Some(place.sample.shard),
+            Item::Held(_) => None,
         });
+        let read = match by_place {
+            Some(shard) => self.tools.files.meter().chunk(shard, || self.read(&mut gathered)),
+            None => self.read(&mut gathered),
+        };
+        match read {
+            Ok(()) => computing().spawn(move || self.run(gathered)),
+            Err(error) => self.ticket.finish(Err(error)),
+        }
     }
 
-    fn read(&self, rows: Vec<PendingRow>) -> Result<Vec<Row>, LoadError> {
-        let read = |row: PendingRow| {
-            let record = match row.item {
-                Item::Record(record) => record,
-                Item::Place(_) if self.tools.stop.load(Ordering::Relaxed) => {
+    /// Reads what is only known by place.
+    fn read(&self, gathered: &mut Gathered) -> Result<(), LoadError> {
+        for index in 0..gathered.rows.len() {
+            if let Item::Place(place) = gathered.rows[index].item {
+                if self.tools.stop.load(Ordering::Relaxed) {
                     return Err(LoadError::Interrupted);
                 }
-                Item::Place(place) => place.read(&self.tools.files, &self.tools.chunks)?,
-            };
-            Ok(Row { record, valid: row.valid, occurrence: u32::from(!row.valid) })
-        };
-        rows.into_iter().map(read).collect()
+                let record = place.read(&self.tools.files, &self.tools.chunks)?;
+                gathered.rows[index].item = gathered.item(record);
+            }
+        }
+        Ok(())
     }
 
     /// - Returns `None`, and how many bytes it needs, if there is no room for the batch yet.
-    fn assemble(&self, rows: &[Row]) -> Result<Result<Batch, usize>, AssembleError> {
+    fn assemble(&self, rows: &[Row<'_>]) -> Result<Result<Batch, usize>, AssembleError> {
         let at = [("epoch", self.draw.epoch), ("step", self.step)];
         let _span = trace::span_of("assemble", at);
         let (mut needed, mut never) = (0, None);
@@ -228,10 +222,12 @@ impl Work {
         }
     }
 
-    pub(crate) fn run(self, rows: Vec<Row>) {
+    /// Assembles rows that were all read.
+    pub(crate) fn run(self, gathered: Gathered) {
+        let rows = gathered.assembled();
         let error = match self.assemble(&rows) {
-            Ok(Ok(batch)) => return self.finish(batch, vec![]),
-            Ok(Err(bytes)) => return self.park(bytes, move |work| work.run(rows)),
+            Ok(Ok(batch)) => return self.finish(batch, &gathered, vec![]),
+            Ok(Err(bytes)) => return self.park(bytes, move |work| work.run(gathered)),
             Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
             Err(AssembleError::Row(error)) => error,
         };
@@ -243,7 +239,7 @@ impl Work {
             Ok(faults) => {
                 // Records that stand in are read, for which no computing thread waits.
                 let io = Arc::clone(&self.tools.io);
-                io.spawn(move || self.mend(rows, &faults));
+                io.spawn(move || self.mend(gathered, &faults));
             }
             Err(error) => self.ticket.finish(Err(error)),
         }
@@ -266,19 +262,19 @@ impl Work {
         order.as_ref().map(|order| Mending { assembler, tools, order, draw })
     }
 
-    fn mend(self, mut rows: Vec<Row>, faults: &[Option<RowError>]) {
+    fn mend(self, mut gathered: Gathered, faults: &[Option<RowError>]) {
         let mending = self.mending().expect("only where records are skipped");
-        let skipped = match mending.mend(&mut rows, faults) {
+        let skipped = match mending.mend(&mut gathered, faults) {
             Ok(skipped) => skipped,
             Err(error) => return self.ticket.finish(Err(error)),
         };
-        computing().spawn(move || self.run_mended(rows, skipped));
+        computing().spawn(move || self.run_mended(gathered, skipped));
     }
 
-    fn run_mended(self, rows: Vec<Row>, skipped: Vec<Skipped>) {
-        match self.assemble(&rows) {
-            Ok(Ok(batch)) => self.finish(batch, skipped),
-            Ok(Err(bytes)) => self.park(bytes, move |work| work.run_mended(rows, skipped)),
+    fn run_mended(self, gathered: Gathered, skipped: Vec<Skipped>) {
+        match self.assemble(&gathered.assembled()) {
+            Ok(Ok(batch)) => self.finish(batch, &gathered, skipped),
+            Ok(Err(bytes)) => self.park(bytes, move |work| work.run_mended(gathered, skipped)),
             Err(AssembleError::Load(error)) => self.ticket.finish(Err(error)),
             Err(AssembleError::Row(error)) => {
                 let error = self.tools.files.located(error);
@@ -287,12 +283,10 @@ impl Work {
         }
     }
 
-    fn finish(self, batch: Batch, skipped: Vec<Skipped>) {
-        let Self { ticket, draw: DrawKey { epoch, .. }, step, mut samples, .. } = self;
-        for planned in &mut samples {
-            planned.valid &= skipped.iter().all(|skipped| skipped.sample != planned.sample);
-        }
-        let delivered = Delivered { epoch, step, samples, skipped, batch };
-        ticket.finish(Ok(Outcome::Batch(delivered)));
+    fn finish(self, batch: Batch, gathered: &Gathered, skipped: Vec<Skipped>) {
+        let Self { ticket, draw: DrawKey { epoch, .. }, step, .. } = self;
+        // Where another record stands in for a corrupt one, the row is no longer valid.
+        let samples = gathered.planned();
+        ticket.finish(Ok(Outcome::Batch(Delivered { epoch, step, samples, skipped, batch })));
     }
 }

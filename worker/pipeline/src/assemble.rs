@@ -13,7 +13,7 @@ use crate::column::{ColumnData, ColumnKind, Schema};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::OperatorFault;
-use crate::record::{RawRecord, Row};
+use crate::record::Row;
 use crate::rows::{Cells, Part, Total};
 
 /// Rows are worked on in parts of about this many bytes; smaller parts cost more to hand around
@@ -61,9 +61,9 @@ fn names(holds: &[String]) -> String {
 }
 
 impl RowError {
-    pub(crate) fn at(record: &RawRecord, fault: impl Into<RowFault>) -> Self {
-        let RawRecord { sample, offset, len, .. } = *record;
-        Self { sample, offset, len, fault: fault.into() }
+    pub(crate) fn at(row: &Row<'_>, fault: impl Into<RowFault>) -> Self {
+        let Row { sample, offset, .. } = *row;
+        Self { sample, offset, len: row.len(), fault: fault.into() }
     }
 }
 
@@ -170,7 +170,7 @@ impl Assembler {
     ///
     /// # Errors  A row that is damaged or not what the features say, the first one of those; or one that an
     /// operator cannot work on.
-    pub fn assemble(&self, rows: &[Row], key: &DrawKey) -> Result<Batch, RowError> {
+    pub fn assemble(&self, rows: &[Row<'_>], key: &DrawKey) -> Result<Batch, RowError> {
         let made = self.assemble_within(rows, key, |_| true)?;
         Ok(made.expect("there was room"))
     }
@@ -182,7 +182,7 @@ impl Assembler {
     /// # Errors  As [`Assembler::assemble`].
     pub fn assemble_within(
         &self,
-        rows: &[Row],
+        rows: &[Row<'_>],
         key: &DrawKey,
         has_room: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Batch>, RowError> {
@@ -199,9 +199,8 @@ impl Assembler {
         if !has_room(layout.bytes()) {
             return Ok(None);
         }
-        let memory = |source| {
-            RowError::at(&rows[0].record, RowFault::Memory { bytes: layout.bytes(), source })
-        };
+        let memory =
+            |source| RowError::at(&rows[0], RowFault::Memory { bytes: layout.bytes(), source });
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
         let writers = Part::split_all(&self.schema, &totals, &parts, &mut buffers);
@@ -276,14 +275,14 @@ impl Assembler {
     /// - `key`: as for [`Assembler::assemble`].
     ///
     /// # Errors  What is wrong with it.
-    pub fn check(&self, row: &Row, key: &DrawKey) -> Result<(), RowError> {
+    pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
         let cells = Cells::locate(&self.schema, std::slice::from_ref(row))?;
         cells.carry_out(&self.schema, key, |_| None)
     }
 
-    fn rows_per_part(&self, rows: &[Row]) -> usize {
+    fn rows_per_part(&self, rows: &[Row<'_>]) -> usize {
         let threads = rayon::current_num_threads();
-        let bytes: usize = rows.iter().map(|row| row.record.len).sum();
+        let bytes: usize = rows.iter().map(Row::len).sum();
         let parts = (bytes / PART_BYTES).clamp(1, 4 * threads);
         let program = self.schema.program();
         if program.is_empty() {

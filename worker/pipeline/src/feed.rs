@@ -5,6 +5,31 @@ use std::ops::Range;
 
 use shardfeed_plan::{Blocks, Inputs, Lane, LaneBlock, PlanError, Sample};
 
+/// Samples that are loaded at a time, at most, before what was passed over is let go of.
+const RUN_MAX: u64 = 1024;
+
+/// Loads what a lane is made of.
+pub trait Load {
+    /// What is held of a sample until its turn comes.
+    type Item;
+    /// Why a sample cannot be loaded.
+    type Error;
+
+    /// Appends the items of the next `count` samples in reading order, `first` and those behind it in its
+    /// shard.
+    ///
+    /// # Errors  Why not; the items before stay.
+    fn load(
+        &mut self,
+        first: Sample,
+        count: u64,
+        items: &mut VecDeque<Option<Self::Item>>,
+    ) -> Result<(), Self::Error>;
+
+    /// Nobody takes this item.
+    fn pass(&mut self, item: Self::Item);
+}
+
 /// Holds what was read of a lane until its turn comes: at most two shuffle windows.
 #[derive(Debug)]
 pub struct LaneFeed<T, E> {
@@ -39,21 +64,21 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
 
     /// Appends what stands at `outputs` to `out`; outputs are taken in ascending order, each at most
     /// once.
-    /// - `load`: gives the next sample in reading order.
+    /// - `load`: loads the samples in reading order.
     ///
     /// # Errors  Whatever `load` says, at the first output that needs it. What was appended before
     /// stays; the feed is of no use afterwards.
     pub fn take(
         &mut self,
         outputs: Range<u64>,
-        load: &mut impl FnMut(Sample) -> Result<T, E>,
+        load: &mut impl Load<Item = T, Error = E>,
         out: &mut Vec<T>,
     ) -> Result<(), E> {
         debug_assert!(outputs.start >= self.last, "outputs are taken in ascending order");
         let mut next = outputs.start;
         while next < outputs.end {
             while self.block.as_ref().is_some_and(|block| next >= block.outputs.end) {
-                self.advance()?;
+                self.advance(load)?;
             }
             let block = self.block.as_ref().expect("the outputs are in the lane");
             let end = block.outputs.end.min(outputs.end);
@@ -65,8 +90,8 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
                 return Err(error);
             }
             while self.loaded() < needed {
-                self.load_one(load)?;
-                self.drop_before(passed);
+                self.load_some(needed - self.loaded(), load)?;
+                self.drop_before(passed, load);
             }
             // A window is larger than the processor's cache. In a loop that does nothing else the
             // misses overlap, so the items are gathered first.
@@ -97,44 +122,46 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         self.base + self.held.len() as u64
     }
 
-    fn advance(&mut self) -> Result<(), E> {
+    fn advance(&mut self, load: &mut impl Load<Item = T, Error = E>) -> Result<(), E> {
         self.block = self.upcoming.take();
         self.upcoming = self.blocks.next().transpose()?;
         let passed = self.block.as_ref().map_or(0, |block| block.needs.start);
-        self.drop_before(passed);
+        self.drop_before(passed, load);
         Ok(())
     }
 
     /// Lets go of inputs that no coming output is made of.
-    fn drop_before(&mut self, input: u64) {
-        while self.base < input && self.held.pop_front().is_some() {
+    fn drop_before(&mut self, input: u64, load: &mut impl Load<Item = T, Error = E>) {
+        while self.base < input {
+            match self.held.pop_front() {
+                Some(Some(item)) => load.pass(item),
+                Some(None) => {}
+                None => return,
+            }
             self.base += 1;
         }
     }
 
     /// Loads as many inputs of the coming block as outputs were taken, so that its beginning does
     /// not wait for a whole window.
-    fn load_ahead(&mut self, taken_to: u64, load: &mut impl FnMut(Sample) -> Result<T, E>) {
+    fn load_ahead(&mut self, taken_to: u64, load: &mut impl Load<Item = T, Error = E>) {
         let paced = taken_to.saturating_sub(self.last);
         self.last = taken_to;
         // Without a window there is nothing to smooth: the shards are read ahead all the same.
         let shuffled = self.upcoming.as_ref().filter(|block| !block.is_plain);
-        let end = shuffled.map_or(0, |block| block.needs.end);
-        for _ in 0..paced {
-            if self.loaded() >= end || self.failed.is_some() {
-                return;
-            }
-            if let Err(error) = self.load_one(load) {
+        let end = shuffled.map_or(0, |block| block.needs.end).min(self.loaded() + paced);
+        while self.loaded() < end && self.failed.is_none() {
+            if let Err(error) = self.load_some(end - self.loaded(), load) {
                 self.failed = Some(error);
             }
         }
     }
 
-    fn load_one(&mut self, load: &mut impl FnMut(Sample) -> Result<T, E>) -> Result<(), E> {
-        let sample = self.inputs.next().expect("a block needs inputs of its lane only");
-        let item = load(sample)?;
-        self.held.push_back(Some(item));
-        Ok(())
+    /// Loads one input or, if they follow each other in a shard, up to so many.
+    fn load_some(&mut self, most: u64, load: &mut impl Load<Item = T, Error = E>) -> Result<(), E> {
+        let run = self.inputs.next_run(most.min(RUN_MAX));
+        let (first, count) = run.expect("a block needs inputs of its lane only");
+        load.load(first, count, &mut self.held)
     }
 }
 
@@ -146,6 +173,39 @@ mod tests {
     use shardfeed_plan::{Digest, EpochPlan, Line, Segment, Shuffle, Tail};
 
     use super::*;
+
+    /// Loads samples as themselves, up to an ordinal; counts those in hand.
+    #[derive(Default)]
+    struct Samples {
+        loaded: u64,
+        passed: u64,
+        broken_from: Option<u64>,
+    }
+
+    impl Load for Samples {
+        type Item = Sample;
+        type Error = PlanError;
+
+        fn load(
+            &mut self,
+            first: Sample,
+            count: u64,
+            items: &mut VecDeque<Option<Sample>>,
+        ) -> Result<(), PlanError> {
+            for ordinal in first.ordinal..first.ordinal + count {
+                if self.broken_from.is_some_and(|from| ordinal >= from) {
+                    return Err(PlanError::Zero { name: "broken" });
+                }
+                self.loaded += 1;
+                items.push_back(Some(Sample { ordinal, ..first }));
+            }
+            Ok(())
+        }
+
+        fn pass(&mut self, _: Sample) {
+            self.passed += 1;
+        }
+    }
 
     fn plan(counts: &[u64], window: u64, lanes: u64) -> EpochPlan {
         let content = Digest::from_bytes([2; 32]);
@@ -169,19 +229,22 @@ mod tests {
             for lane in (0..lanes).map(|lane| plan.lane(lane)) {
                 let from = (lane.samples() as f64 * part) as u64;
                 let mut feed = LaneFeed::<Sample, PlanError>::new(&lane, from).unwrap();
-                let mut loads = 0;
+                let (mut samples, mut all) = (Samples::default(), 0);
                 for output in (from..lane.samples()).step_by(stride as usize) {
                     let end = lane.samples().min(output + run);
-                    let mut load = |sample| { loads += 1; Ok(sample) };
                     let mut taken = Vec::new();
-                    feed.take(output..end, &mut load, &mut taken).unwrap();
+                    feed.take(output..end, &mut samples, &mut taken).unwrap();
+                    all += taken.len() as u64;
                     let expected: Vec<_> = (output..end).map(|o| lane.output(o).unwrap()).collect();
                     prop_assert_eq!(taken, expected);
                     if window < lane.samples() && window > 1 {
                         prop_assert!(feed.held() as u64 <= 3 * window, "{} held", feed.held());
                     }
                 }
-                prop_assert!(loads <= lane.samples() - from.min(lane.samples()) + 2 * window.max(1024));
+                let Samples { loaded, passed, .. } = samples;
+                prop_assert!(loaded <= lane.samples() - from.min(lane.samples()) + 2 * window.max(1024));
+                let held = feed.held.iter().flatten().count() as u64;
+                prop_assert_eq!(loaded, all + passed + held, "each is taken, passed or held");
             }
         }
     }
@@ -191,13 +254,10 @@ mod tests {
         let plan = plan(&[30], 4, 1);
         let lane = plan.lane(0);
         let mut feed = LaneFeed::<Sample, PlanError>::new(&lane, 0).unwrap();
-        let broken = |sample: Sample| match sample.ordinal {
-            17.. => Err(PlanError::Zero { name: "broken" }),
-            _ => Ok(sample),
-        };
+        let mut broken = Samples { broken_from: Some(17), ..Samples::default() };
         let mut taken = Vec::new();
         for output in 0..30 {
-            if feed.take(output..output + 1, &mut { broken }, &mut taken).is_err() {
+            if feed.take(output..output + 1, &mut broken, &mut taken).is_err() {
                 break;
             }
         }

@@ -38,14 +38,14 @@ pub use chunk::{ChunkBuffer, ChunkPool};
 pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaError};
 pub use draw::DrawKey;
 pub use dtype::Dtype;
-pub use feed::LaneFeed;
+pub use feed::{LaneFeed, Load};
 pub use limit::{Finding, Limit, finding};
 pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
     TableCause, TableFault, TableRef,
 };
-pub use record::{RawRecord, Row};
+pub use record::Row;
 pub use room::{BatchTooLarge, Room};
 pub use shardfeed_image::JpegDecoder;
 pub use tune::{Choice, Range, Reason, Reasons, Tuner};

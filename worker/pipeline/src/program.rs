@@ -348,8 +348,8 @@ impl Program {
                 Work::Columns(ready) => ready.run(&inputs, rows, out),
                 Work::Images(chain) => {
                     let draws = |row: usize, position| {
-                        let Row { record, occurrence, .. } = &cells.rows[row];
-                        key.draws(record.sample, *occurrence, position)
+                        let Row { sample, occurrence, .. } = cells.rows[row];
+                        key.draws(sample, occurrence, position)
                     };
                     chain.run_all(&inputs, rows, draws, &self.memory, out)
                 }

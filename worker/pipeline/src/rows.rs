@@ -12,12 +12,12 @@ use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::extent::{Extent, Found, Scratch};
 use crate::program::Fault;
-use crate::record::{RawRecord, Row};
+use crate::record::Row;
 
 /// The values of some rows, still in their records.
 #[derive(Debug)]
 pub(crate) struct Cells<'a> {
-    pub(crate) rows: &'a [Row],
+    pub(crate) rows: &'a [Row<'a>],
     plans: &'a [Plan],
     /// Row by row, one for each cell of the parser; empty for unparsed records.
     located: Vec<Located<'a>>,
@@ -39,31 +39,29 @@ enum Values<'c, 'a> {
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows` and finds their features.
-    pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row]) -> Result<Self, RowError> {
+    pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row<'a>]) -> Result<Self, RowError> {
         let plans = schema.plans();
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
         let (mut cells, mut lists, mut scratch) = (vec![], vec![], Scratch::default());
         let (mut located, mut steps) = (vec![], vec![]);
         for (number, row) in rows.iter().enumerate() {
-            let record = &row.record;
-            frame::check_data(record.data(), record.stored_crc())
-                .map_err(|e| RowError::at(record, e))?;
+            frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
             let found = match schema.parser() {
                 Parser::Raw => {
                     let columns = plans.iter().zip(&mut extents);
                     let whole = columns.filter(|(plan, _)| plan.origin == Origin::Record);
-                    whole.for_each(|(_, extent)| extent.add_record(record.len));
+                    whole.for_each(|(_, extent)| extent.add_record(row.len()));
                     continue;
                 }
-                Parser::Example(parser) => parser.locate(record.data(), &mut cells),
-                Parser::Sequence(parser) => parser.locate(record.data(), &mut cells, &mut lists),
+                Parser::Example(parser) => parser.locate(row.data(), &mut cells),
+                Parser::Sequence(parser) => parser.locate(row.data(), &mut cells, &mut lists),
             };
             let found = found.and_then(|()| {
                 let found = Found { cells: &cells, lists: &lists, row: number };
                 let mut columns = plans.iter().zip(&mut extents);
                 columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
             });
-            found.map_err(|error| RowError::at(record, parse_fault(record, error)))?;
+            found.map_err(|error| RowError::at(row, parse_fault(row, error)))?;
             if number == 0 {
                 located.reserve(rows.len() * cells.len());
                 steps.reserve(rows.len() * lists.len());
@@ -88,7 +86,7 @@ impl<'a> Cells<'a> {
             return Ok(());
         }
         schema.program().run(self, key, output).map_err(|Fault { row, output, fault }| {
-            RowError::at(&self.rows[row].record, RowFault::Operator { output, fault })
+            RowError::at(&self.rows[row], RowFault::Operator { output, fault })
         })
     }
 
@@ -97,7 +95,7 @@ impl<'a> Cells<'a> {
         let mut strings = Vec::with_capacity(self.rows.len());
         for row in 0..self.rows.len() {
             match (&plan.origin, plan.default()) {
-                (Origin::Record, _) => strings.push(self.rows[row].record.data()),
+                (Origin::Record, _) => strings.push(self.rows[row].data()),
                 (Origin::Feature(Parts::One { values }), default) => {
                     match (&self.located[row * self.cells + values], default) {
                         (Located::Present(list), _) => list.for_each_bytes(|one| strings.push(one)),
@@ -150,7 +148,7 @@ impl<'a> Cells<'a> {
     fn for_each<'c>(&'c self, plan: &'c Plan, row: usize, mut visit: impl FnMut(Values<'_, 'a>)) {
         let (cells, lists) = (self.cells, self.lists);
         match &plan.origin {
-            Origin::Record => visit(Values::Record(self.rows[row].record.data())),
+            Origin::Record => visit(Values::Record(self.rows[row].data())),
             Origin::Feature(
                 Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
             ) => match (&self.located[row * cells + values], plan.default()) {
@@ -168,9 +166,9 @@ impl<'a> Cells<'a> {
 }
 
 /// A name that is not there is most often a name misspelt, so the error says what there is.
-fn parse_fault(record: &RawRecord, error: ParseError) -> RowFault {
+fn parse_fault(row: &Row<'_>, error: ParseError) -> RowFault {
     const NAMES_MAX: usize = 40;
-    let held = describe(record.data()).unwrap_or_default();
+    let held = describe(row.data()).unwrap_or_default();
     let holds = held.into_iter().take(NAMES_MAX).map(|feature| feature.name);
     RowFault::Parse { error: Box::new(error), holds: holds.collect() }
 }
@@ -339,8 +337,8 @@ impl<'a> Part<'a> {
     ) -> Result<(), RowError> {
         for (index, row) in cells.rows.iter().enumerate() {
             self.valid[index] = u8::from(row.valid);
-            self.shards[index] = i64::from(row.record.sample.shard);
-            self.ordinals[index] = row.record.sample.ordinal as i64;
+            self.shards[index] = i64::from(row.sample.shard);
+            self.ordinals[index] = row.sample.ordinal as i64;
         }
         for ((column, plan), extent) in self.columns.iter_mut().zip(cells.plans).zip(&cells.extents)
         {

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{key, rows};
+use common::{key, stored};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Begun, Schema, Stage, Watch};
 
@@ -33,7 +33,7 @@ fn small_records_without_operators_are_one_part() {
         let assembler =
             Assembler::new(Arc::clone(&schema), SlotPool::new(1)).watched(watch.clone());
         let records = vec![vec![7; bytes]; 64];
-        assembler.assemble(&rows(records), &key()).unwrap();
+        assembler.assemble(&stored(records).rows(), &key()).unwrap();
         let found = watch.0.load(Ordering::Relaxed);
         assert!(parts.contains(&found), "{found} parts of 64 records of {bytes} bytes");
     }

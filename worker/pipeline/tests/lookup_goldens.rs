@@ -19,7 +19,7 @@ use shardfeed_pipeline::{
 use shardfeed_table::{Column, Digest, Keys, Layout};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
-use common::{key, rows};
+use common::{key, stored};
 use hex::unhex;
 
 #[derive(Deserialize)]
@@ -142,7 +142,7 @@ fn records(asked: &[Owned]) -> Vec<Vec<u8>> {
 fn found(schema: Schema, asked: &[Owned]) -> Result<(Dtype, Vec<usize>, Vec<u8>), RowFault> {
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));
     let mut batch =
-        assembler.assemble(&rows(records(asked)), &key()).map_err(|error| error.fault)?;
+        assembler.assemble(&stored(records(asked)).rows(), &key()).map_err(|error| error.fault)?;
     let column = batch.columns[0].clone();
     let ColumnKind::Dense { dtype, shape } = column.kind else {
         panic!("operators make columns of a fixed shape")

@@ -16,7 +16,7 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Dtype, Operator, ParseSpec, RecordSpec, Schema};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
-use common::{key, rows};
+use common::{key, stored};
 use hex::unhex;
 use sample::{ours, spec};
 
@@ -130,8 +130,9 @@ fn filled(case: &Padded, truncate: bool) -> Result<Vec<u8>, String> {
         outputs: Some(vec!["y".to_owned()]),
     };
     let assembler = Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1));
-    let mut batch =
-        assembler.assemble(&rows(records), &key()).map_err(|error| error.fault.to_string())?;
+    let mut batch = assembler
+        .assemble(&stored(records).rows(), &key())
+        .map_err(|error| error.fault.to_string())?;
     Ok(batch.slot.read(&batch.columns[0].values.clone()))
 }
 

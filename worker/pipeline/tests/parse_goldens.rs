@@ -16,7 +16,7 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Batch, ColumnData, ColumnKind, Dtype, ParseSpec, Schema};
 use shardfeed_tfrecord::example::{Feature, FeatureSpec};
 
-use common::{key, rows};
+use common::{key, stored};
 use dice::{Dice, disturb, rounds};
 use hex::unhex;
 
@@ -128,7 +128,7 @@ fn ours(case: &Case) -> Result<BTreeMap<String, Value>, String> {
     let schema = Schema::new(case.parse.clone().into()).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(4));
     let mut batch = assembler
-        .assemble(&rows(case.records.iter().map(|record| unhex(record))), &key())
+        .assemble(&stored(case.records.iter().map(|record| unhex(record))).rows(), &key())
         .map_err(|error| error.fault.to_string())?;
     let specs: BTreeMap<_, _> = features.iter().map(|spec| (spec, false)).map(named).collect();
     let lists: BTreeMap<_, _> = lists.iter().map(|spec| (spec, true)).map(named).collect();

@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, DrawKey, JpegDecoder, RecordSpec, Row, Schema};
 
-use common::{key, rows};
+use common::{Stored, key, stored};
 
 const SIDE: usize = 24;
 const IMAGES: usize = 60;
 
 /// Images in which every pixel says where it is.
-fn images() -> Vec<Row> {
+fn images() -> Stored {
     let pixels =
         |_| (0..SIDE * SIDE).flat_map(|at| [(at / SIDE) as u8, (at % SIDE) as u8, 7]).collect();
-    rows((0..IMAGES).map(pixels))
+    stored((0..IMAGES).map(pixels))
 }
 
 fn decoded() -> Value {
@@ -38,13 +38,18 @@ fn assembler(operators: &[Value]) -> Assembler {
 }
 
 /// What each sample became, in batches of `size`.
-fn made(assembler: &Assembler, rows: &[Row], size: usize, key: &DrawKey) -> BTreeMap<u64, Vec<u8>> {
+fn made(
+    assembler: &Assembler,
+    rows: &[Row<'_>],
+    size: usize,
+    key: &DrawKey,
+) -> BTreeMap<u64, Vec<u8>> {
     let mut made = BTreeMap::new();
     for rows in rows.chunks(size) {
         let mut batch = assembler.assemble(rows, key).unwrap();
         let bytes = batch.slot.read(&batch.columns[0].values.clone());
         let each = bytes.chunks(bytes.len() / rows.len());
-        made.extend(rows.iter().map(|row| row.record.sample.ordinal).zip(each.map(<[u8]>::to_vec)));
+        made.extend(rows.iter().map(|row| row.sample.ordinal).zip(each.map(<[u8]>::to_vec)));
     }
     made
 }
@@ -61,7 +66,8 @@ fn random() -> Vec<Value> {
 
 #[test]
 fn a_sample_becomes_the_same_in_any_batch() {
-    let (assembler, mut rows, key) = (assembler(&random()), images(), key());
+    let (assembler, images, key) = (assembler(&random()), images(), key());
+    let mut rows = images.rows();
     let all = made(&assembler, &rows, IMAGES, &key);
     assert!(all.values().collect::<std::collections::BTreeSet<_>>().len() > IMAGES * 9 / 10);
     rows.reverse();
@@ -86,11 +92,11 @@ fn two_of_the_same_operator_draw_apart() {
     let crop = json!({"random_crop": {"input": "image", "size": [20, 20]}});
     let flip = json!({"flip": {"input": "image", "axis": "horizontal", "probability": 0.5}});
     // If both drew the same, an image would be turned twice or not at all.
-    let twice = made(&assembler(&[flip.clone(), flip]), &images(), 9, &key());
+    let twice = made(&assembler(&[flip.clone(), flip]), &images().rows(), 9, &key());
     let turned = twice.values().filter(|bytes| bytes[1] != 0).count();
     assert!((IMAGES / 4..IMAGES * 3 / 4).contains(&turned), "{turned}");
     let second = json!({"random_crop": {"input": "image", "size": [16, 16]}});
-    let corners = made(&assembler(&[crop, second]), &images(), 9, &key());
+    let corners = made(&assembler(&[crop, second]), &images().rows(), 9, &key());
     // The first crop's place among 5, and the second's: their sum has more than 5 values.
     let tops: std::collections::BTreeSet<_> = corners.values().map(|bytes| bytes[0]).collect();
     assert!(tops.len() > 5, "{tops:?}");
@@ -103,7 +109,9 @@ fn crops_are_from_everywhere_and_within() {
     let assembler = assembler(&[crop]);
     let mut seen = BTreeMap::new();
     for epoch in 0..40 {
-        for bytes in made(&assembler, &images(), IMAGES, &DrawKey { epoch, ..key() }).values() {
+        for bytes in
+            made(&assembler, &images().rows(), IMAGES, &DrawKey { epoch, ..key() }).values()
+        {
             *seen.entry((bytes[0], bytes[1])).or_insert(0) += 1;
             // Rows of the crop follow each other.
             assert_eq!(bytes[3 * (SIDE - 2)], bytes[0] + 1);
@@ -124,7 +132,7 @@ fn flips_are_as_likely_as_they_say() {
             json!({"flip": {"input": "image", "axis": "horizontal", "probability": probability}});
         let assembler = assembler(&[flip]);
         let turned = |epoch| {
-            let made = made(&assembler, &images(), IMAGES, &DrawKey { epoch, ..key() });
+            let made = made(&assembler, &images().rows(), IMAGES, &DrawKey { epoch, ..key() });
             made.values().filter(|bytes| bytes[1] != 0).count()
         };
         let turned: usize = (0..40).map(turned).sum();

@@ -8,7 +8,8 @@ use shardfeed_plan::dynamic::{Groups, Piece};
 
 use crate::dynamic::granted::Step;
 use crate::error::LoadError;
-use crate::reader::{Feed, Item, PendingRow};
+use crate::gather::Gathered;
+use crate::reader::Feed;
 use crate::stream::{StreamTools, Streams};
 
 /// Reads what one rank is granted of one epoch.
@@ -34,22 +35,19 @@ impl GroupReader {
     }
 
     /// The rows of a batch, in order.
-    pub(crate) fn rows(&mut self, step: &Step) -> Result<Vec<PendingRow>, LoadError> {
-        let mut items: Vec<Item> = Vec::new();
+    pub(crate) fn rows(&mut self, step: &Step) -> Result<Gathered, LoadError> {
+        let mut gathered = Gathered::default();
         for piece in &step.pieces {
-            self.take(*piece, &mut items)?;
+            self.take(*piece, &mut gathered)?;
         }
-        let mut rows: Vec<_> =
-            items.into_iter().map(|item| PendingRow { item, valid: true }).collect();
         for number in step.padding.clone() {
-            let item = Item::Record(self.padding.fetch(self.groups.padding(number))?);
-            rows.push(PendingRow { item, valid: false });
+            self.padding.fetch_padding(self.groups.padding(number), &mut gathered)?;
         }
         self.prepare(step.then)?;
-        Ok(rows)
+        Ok(gathered)
     }
 
-    fn take(&mut self, piece: Piece, items: &mut Vec<Item>) -> Result<(), LoadError> {
+    fn take(&mut self, piece: Piece, into: &mut Gathered) -> Result<(), LoadError> {
         let fits =
             |(group, feed): &(u64, Feed)| *group == piece.group && feed.next_output() <= piece.from;
         match self.feeds.iter().position(fits) {
@@ -61,7 +59,7 @@ impl GroupReader {
             }
         }
         let (_, feed) = self.feeds.front_mut().expect("just seen or made");
-        feed.take(piece.from..piece.to, items)
+        feed.take(piece.from..piece.to, into)
     }
 
     /// Opens the files of the group that comes next once those of this one are all in reading.

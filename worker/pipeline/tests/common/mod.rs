@@ -1,6 +1,6 @@
 //! Records of goldens as the rows of a batch.
 
-use shardfeed_pipeline::{ChunkPool, DrawKey, RawRecord, Row};
+use shardfeed_pipeline::{DrawKey, Row};
 use shardfeed_plan::{ContentDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 
@@ -9,14 +9,24 @@ pub(crate) fn key() -> DrawKey {
     DrawKey { content: ContentDigest::of_parts([b"goldens".as_slice()]), seed: 7, epoch: 0 }
 }
 
-pub(crate) fn rows(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<Row> {
-    let pool = ChunkPool::new(1, 1 << 20);
-    let row = |(number, mut bytes): (usize, Vec<u8>)| {
-        let len = bytes.len();
+/// Records with their checksums behind them.
+pub(crate) struct Stored(Vec<Vec<u8>>);
+
+pub(crate) fn stored(records: impl IntoIterator<Item = Vec<u8>>) -> Stored {
+    let with_footer = |mut bytes: Vec<u8>| {
         bytes.extend_from_slice(&encode_footer(&bytes));
-        let sample = Sample { shard: 0, ordinal: number as u64 };
-        let record = RawRecord { sample, offset: 0, chunk: pool.share(bytes), start: 0, len };
-        Row { record, valid: true, occurrence: 0 }
+        bytes
     };
-    records.into_iter().enumerate().map(row).collect()
+    Stored(records.into_iter().map(with_footer).collect())
+}
+
+impl Stored {
+    /// Each as a row of its own.
+    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+        let rows = self.0.iter().enumerate().map(|(number, stored)| {
+            let sample = Sample { shard: 0, ordinal: number as u64 };
+            Row { sample, offset: 0, stored, valid: true, occurrence: 0 }
+        });
+        rows.collect()
+    }
 }

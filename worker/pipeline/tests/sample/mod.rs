@@ -7,7 +7,7 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, ColumnKind, Dtype, Operator, ParseSpec, RecordSpec, Schema};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
-use crate::common::{key, rows};
+use crate::common::{key, stored};
 
 /// Examples with these strings.
 pub(crate) fn examples(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
@@ -46,7 +46,7 @@ pub(crate) fn ours(
     let schema = Schema::new(spec).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));
     let mut batch = assembler
-        .assemble(&rows(examples(columns)), &key())
+        .assemble(&stored(examples(columns)).rows(), &key())
         .map_err(|error| error.fault.to_string())?;
     let column = batch.columns[0].clone();
     let ColumnKind::Dense { dtype, shape } = column.kind else {

@@ -1,0 +1,244 @@
+//! Records in hand: the chunks they lie in, and the rows of a batch that is made of them.
+//!
+//! A chunk is shared by thousands of records, which other threads use. Counting each of them there would have
+//! all processors write the same place; so the reading thread counts what it holds by itself, and a batch has
+//! one share in each chunk.
+
+use std::sync::Arc;
+
+use shardfeed_pipeline::{ChunkBuffer, Row};
+use shardfeed_plan::{Planned, Sample};
+use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
+
+use crate::place::Place;
+
+/// A record by itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) sample: Sample,
+    pub(crate) span: RecordSpan,
+    pub(crate) chunk: Arc<ChunkBuffer>,
+}
+
+impl Record {
+    /// As a row that is not valid.
+    pub(crate) fn row(&self, occurrence: u32) -> Row<'_> {
+        let Self { sample, span, ref chunk } = *self;
+        let stored = stored(chunk, span);
+        Row { sample, offset: span.offset, stored, valid: false, occurrence }
+    }
+}
+
+/// A record's data and its checksum.
+fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
+    &chunk[span.start..span.start + span.len + FOOTER_BYTES]
+}
+
+/// A record in one of several chunks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) sample: Sample,
+    /// Where it is in its chunk.
+    pub(crate) span: RecordSpan,
+    /// Which chunk, as whoever holds it numbers them.
+    pub(crate) chunk: u32,
+}
+
+/// A record in hand, or where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item {
+    Held(Held),
+    Place(Place),
+}
+
+/// A row of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingRow {
+    pub(crate) item: Item,
+    /// `false` for padding, and where another record stands in for a corrupt one.
+    pub(crate) valid: bool,
+    /// As random operators count: 1 for padding.
+    pub(crate) occurrence: u32,
+}
+
+impl PendingRow {
+    /// Which sample it is.
+    pub(crate) fn sample(&self) -> Sample {
+        match self.item {
+            Item::Held(held) => held.sample,
+            Item::Place(place) => place.sample,
+        }
+    }
+}
+
+/// The rows of a batch, with the chunks that its records lie in.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) rows: Vec<PendingRow>,
+    chunks: Vec<Arc<ChunkBuffer>>,
+}
+
+impl Gathered {
+    pub(crate) fn with_capacity(rows: usize) -> Self {
+        Self { rows: Vec::with_capacity(rows), chunks: Vec::new() }
+    }
+
+    /// A record that is held nowhere else, as an item of this batch.
+    pub(crate) fn item(&mut self, record: Record) -> Item {
+        let Record { sample, span, chunk } = record;
+        Item::Held(Held { sample, span, chunk: self.chunk(chunk) })
+    }
+
+    fn chunk(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
+        self.chunks.push(chunk);
+        u32::try_from(self.chunks.len() - 1).expect("a batch has fewer rows")
+    }
+
+    /// The record of a row, if it was read.
+    pub(crate) fn record(&self, row: usize) -> Option<Record> {
+        match self.rows[row].item {
+            Item::Held(Held { sample, span, chunk }) => {
+                Some(Record { sample, span, chunk: Arc::clone(&self.chunks[chunk as usize]) })
+            }
+            Item::Place(_) => None,
+        }
+    }
+
+    /// All rows as they are assembled; every one of them was read.
+    pub(crate) fn assembled(&self) -> Vec<Row<'_>> {
+        let row = |row: &PendingRow| {
+            let Item::Held(Held { sample, span, chunk }) = row.item else {
+                unreachable!("places are read before their rows are assembled");
+            };
+            let stored = stored(&self.chunks[chunk as usize], span);
+            let (valid, occurrence) = (row.valid, row.occurrence);
+            Row { sample, offset: span.offset, stored, valid, occurrence }
+        };
+        self.rows.iter().map(row).collect()
+    }
+
+    /// Its rows as they were planned.
+    pub(crate) fn planned(&self) -> Vec<Planned> {
+        let planned = |row: &PendingRow| Planned { sample: row.sample(), valid: row.valid };
+        self.rows.iter().map(planned).collect()
+    }
+}
+
+/// The chunks that the shards of a lane were read into, while records of them are held.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// Counts the gatherings.
+    gathering: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` if nothing of it is held.
+    chunk: Option<Arc<ChunkBuffer>>,
+    /// Records that are held, and one more while more of them are to come.
+    held: usize,
+    /// Its number in the batch of this gathering.
+    given: (u64, u32),
+}
+
+impl Chunks {
+    /// A chunk, held once.
+    pub(crate) fn insert(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
+        let entry = Entry { chunk: Some(chunk), held: 1, given: (0, 0) };
+        match self.free.pop() {
+            Some(number) => {
+                self.entries[number as usize] = entry;
+                number
+            }
+            None => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).expect("fewer chunks fit into memory")
+            }
+        }
+    }
+
+    pub(crate) fn hold(&mut self, number: u32, times: usize) {
+        self.entries[number as usize].held += times;
+    }
+
+    pub(crate) fn let_go(&mut self, number: u32) {
+        let entry = &mut self.entries[number as usize];
+        entry.held -= 1;
+        if entry.held == 0 {
+            entry.chunk = None;
+            self.free.push(number);
+        }
+    }
+
+    /// Moves held records into a batch.
+    pub(crate) fn give(
+        &mut self,
+        items: impl Iterator<Item = Item>,
+        valid: bool,
+        into: &mut Gathered,
+    ) {
+        self.gathering += 1;
+        for item in items {
+            let item = match item {
+                Item::Held(held) => Item::Held(self.moved(held, into)),
+                Item::Place(_) => item,
+            };
+            into.rows.push(PendingRow { item, valid, occurrence: u32::from(!valid) });
+        }
+    }
+
+    fn moved(&mut self, held: Held, into: &mut Gathered) -> Held {
+        let entry = &mut self.entries[held.chunk as usize];
+        if entry.given.0 != self.gathering {
+            let chunk = entry.chunk.as_ref().expect("a record of it is held");
+            entry.given = (self.gathering, into.chunk(Arc::clone(chunk)));
+        }
+        let moved = Held { chunk: entry.given.1, ..held };
+        self.let_go(held.chunk);
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_pipeline::ChunkPool;
+
+    use super::*;
+
+    fn held(chunk: u32, ordinal: u64) -> Item {
+        let span = RecordSpan { start: 0, len: 4, offset: 0 };
+        Item::Held(Held { sample: Sample { shard: 0, ordinal }, span, chunk })
+    }
+
+    #[test]
+    fn a_chunk_goes_with_the_last_record_that_is_held_of_it() {
+        let pool = ChunkPool::new(4, 1 << 20);
+        let mut chunks = Chunks::default();
+        let one = chunks.insert(pool.share(vec![1; 8]));
+        let two = chunks.insert(pool.share(vec![2; 8]));
+        chunks.hold(one, 2);
+        chunks.hold(two, 1);
+        let mut batch = Gathered::default();
+        chunks.give([held(one, 0), held(two, 1), held(one, 2)].into_iter(), true, &mut batch);
+        assert_eq!(batch.chunks.len(), 2, "one share in each");
+        let first: Vec<u8> = batch.assembled().iter().map(|row| row.stored[0]).collect();
+        assert_eq!(first, [1, 2, 1]);
+        drop(batch);
+        assert_eq!(pool.shared_bytes(), 16, "more of both is to come");
+        chunks.let_go(one);
+        assert_eq!(pool.shared_bytes(), 8);
+        let three = chunks.insert(pool.share(vec![3; 8]));
+        assert_eq!(three, one, "its number is used again");
+        let mut batch = Gathered::default();
+        chunks.hold(three, 1);
+        chunks.let_go(three);
+        chunks.give([held(three, 3)].into_iter(), false, &mut batch);
+        assert_eq!(batch.assembled()[0].stored[0], 3);
+        assert_eq!((batch.rows[0].valid, batch.rows[0].occurrence), (false, 1));
+        chunks.let_go(two);
+        drop(batch);
+        assert_eq!(pool.shared_bytes(), 0);
+    }
+}
