@@ -19,14 +19,10 @@ from shardfeed.features import Feature, ragged_ranks, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
 from shardfeed.output import find as find_output
+from shardfeed.sizes import byte_size as _bytes
+from shardfeed.sizes import whole_number as _number
 
 State = dict[str, Any]
-
-_UNITS = {
-    "": 1, "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
 
 
 class Skipped(NamedTuple):
@@ -544,16 +540,6 @@ def _files(files: Any) -> list[str]:
     return [os.fspath(file) for file in files]
 
 
-def _number(name: str, value: Any, least: int) -> int:
-    try:
-        number = value.__index__()
-    except AttributeError:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
-    if number < least or number >= 2**64:
-        raise ConfigError(f"{name} must be at least {least} and below 2**64, not {value}")
-    return int(number)
-
-
 def _budget(value: int | str | None, in_cluster: bool) -> int | None:
     if value is None and in_cluster:
         return None  # the worker divides its own
@@ -568,15 +554,6 @@ def _corrupt_budget(value: int | float | None) -> int | float | None:
             raise ConfigError(f"corrupt_budget as a part of the samples must be from 0.0 to 1.0, not {value}")
         return value
     return None if value is None else _number("corrupt_budget", value, 0)
-
-
-def _bytes(name: str, value: int | str, least: int) -> int:
-    if not isinstance(value, str):
-        return _number(name, value, least)
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-    if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f'{name}={value!r}: use bytes or text like "512MiB" or "4GB"')
-    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _json(state: State | str) -> str:
