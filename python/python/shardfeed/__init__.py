@@ -40,7 +40,9 @@ from shardfeed.records import (
     encode_sequence_example,
     read_records,
 )
+from shardfeed.sources import Source
 from shardfeed.tables import Table, write_table
+from shardfeed.writing import write_dataset
 
 __all__ = [
     "Batch",
@@ -65,6 +67,7 @@ __all__ = [
     "ShardChangedError",
     "ShardfeedError",
     "Skipped",
+    "Source",
     "SparseColumn",
     "SparseFeature",
     "SupersededError",
@@ -78,6 +81,7 @@ __all__ = [
     "encode_sequence_example",
     "operators",
     "read_records",
+    "write_dataset",
     "write_table",
 ]
 
