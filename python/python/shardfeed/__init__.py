@@ -1,7 +1,7 @@
 """TFRecord input for training clusters: equal steps, exact resume, elastic world size.
 
 A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files, `write_table` writes what `operators.lookup` finds.
-`from_arrays`, `from_generator` make a `Source` of other data, which a `Loader` takes in place of files and features.
+`from_arrays`, `from_generator`, `from_tfds` make a `Source` of other data, which a `Loader` takes in place of files and features.
 """
 
 import importlib
@@ -45,6 +45,7 @@ from shardfeed.records import (
 )
 from shardfeed.sources import Source
 from shardfeed.tables import Table, write_table
+from shardfeed.tfds import from_tfds
 from shardfeed.writing import write_dataset
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "encode_sequence_example",
     "from_arrays",
     "from_generator",
+    "from_tfds",
     "open_source",
     "operators",
     "read_records",
