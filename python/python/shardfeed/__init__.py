@@ -1,6 +1,7 @@
 """TFRecord input for training clusters: equal steps, exact resume, elastic world size.
 
 A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files, `write_table` writes what `operators.lookup` finds.
+`from_arrays`, `from_generator`, `from_tfds` make a `Source` of other data, which a `Loader` takes in place of files and features.
 """
 
 import importlib
@@ -10,6 +11,7 @@ from shardfeed import operators
 from shardfeed._native import __version__, decoders
 from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
+from shardfeed.description import open_source
 from shardfeed.errors import (
     CacheError,
     ClusterError,
@@ -33,6 +35,7 @@ from shardfeed.features import (
     SparseFeature,
     VarLenFeature,
 )
+from shardfeed.ingest import from_arrays, from_generator
 from shardfeed.loader import Epoch, Loader, Skipped
 from shardfeed.records import (
     TFRecordWriter,
@@ -40,7 +43,10 @@ from shardfeed.records import (
     encode_sequence_example,
     read_records,
 )
+from shardfeed.sources import Source
 from shardfeed.tables import Table, write_table
+from shardfeed.tfds import from_tfds
+from shardfeed.writing import write_dataset
 
 __all__ = [
     "Batch",
@@ -65,6 +71,7 @@ __all__ = [
     "ShardChangedError",
     "ShardfeedError",
     "Skipped",
+    "Source",
     "SparseColumn",
     "SparseFeature",
     "SupersededError",
@@ -76,8 +83,13 @@ __all__ = [
     "decoders",
     "encode_example",
     "encode_sequence_example",
+    "from_arrays",
+    "from_generator",
+    "from_tfds",
+    "open_source",
     "operators",
     "read_records",
+    "write_dataset",
     "write_table",
 ]
 

@@ -14,19 +14,16 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from shardfeed import _native, ranks
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
-from shardfeed.errors import ConfigError, TokenError
+from shardfeed.errors import ConfigError, ShardChangedError, TokenError
 from shardfeed.features import Feature, ragged_ranks, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
 from shardfeed.output import find as find_output
+from shardfeed.sizes import byte_size as _bytes
+from shardfeed.sizes import whole_number as _number
+from shardfeed.sources import Source
 
 State = dict[str, Any]
-
-_UNITS = {
-    "": 1, "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
 
 
 class Skipped(NamedTuple):
@@ -51,7 +48,9 @@ class Loader:
     keeps its lanes.
 
     - `files`: a path, a glob, or a list of them; or URLs, such as "s3://bucket/train/*.tfrecord", gs://, az:// or
-      https:// (there without patterns): docs/SOURCES.md. Credentials come from the environment.
+      https:// (there without patterns): docs/SOURCES.md. Credentials come from the environment. Or a `Source`, as
+      `from_arrays`, `from_generator`, `from_tfds` and `open_source` give it, which says what is in its files: its
+      features, and its operators before those that are given, unless `features` are. docs/DATASETS.md.
     - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or
       `SparseFeature`, as `tf.io.parse_example` takes them; None: raw records under "record".
     - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
@@ -117,7 +116,7 @@ class Loader:
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | None = None,
         features: Mapping[str, Feature] | None = None,
         *,
         sequence_features: Mapping[str, Feature] | None = None,
@@ -155,6 +154,12 @@ class Loader:
         corrupt: Literal["error", "skip-record", "skip-file"] = "error",
         corrupt_budget: int | float | None = None,
     ) -> None:
+        known_records = None
+        if isinstance(files, Source):
+            known_records = files.records
+            if features is None:
+                features, operators = files.features, _after(files.operators, operators)
+            files = list(files.files)
         coordinators = _coordinators(coordinator)
         if coordinators is None and resume == "latest":
             raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
@@ -223,6 +228,8 @@ class Loader:
         self._check_dtypes()
         self._ragged_ranks = ragged_ranks(features, sequence_features)
         self._has_short_batches = tail == "uneven"
+        if known_records is not None and corrupt == "error":
+            self._check_records(known_records)
         if resume == "latest":
             self._native.load_latest()
         elif resume is not None:
@@ -466,6 +473,16 @@ class Loader:
                 stacklevel=3,
             )
 
+    def _check_records(self, known: int) -> None:
+        """Refuses files that were cut off between two records, which looks like shorter ones."""
+        if self.records != known:
+            found = self.records
+            self.close()
+            raise ShardChangedError(
+                f"the files hold {found} records, but {known} were written; they were changed since, or a copy "
+                f"is not whole: write or copy them anew"
+            )
+
     def _check_dtypes(self) -> None:
         """Refuses columns of types that batches cannot have, before anything is read."""
         numbers = [(name, column) for name, column in self._columns.items() if column.dtype != "bytes"]
@@ -518,6 +535,11 @@ def _missing_shards(shards: list[str]) -> list[str]:
     ]
 
 
+def _after(first: Sequence[Operator], operators: Any) -> Any:
+    """All of them, or what is no list of operators, which is refused later."""
+    return [*first, *operators] if isinstance(operators, list | tuple) else operators
+
+
 def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
     if outputs is None:
         return None
@@ -544,16 +566,6 @@ def _files(files: Any) -> list[str]:
     return [os.fspath(file) for file in files]
 
 
-def _number(name: str, value: Any, least: int) -> int:
-    try:
-        number = value.__index__()
-    except AttributeError:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
-    if number < least or number >= 2**64:
-        raise ConfigError(f"{name} must be at least {least} and below 2**64, not {value}")
-    return int(number)
-
-
 def _budget(value: int | str | None, in_cluster: bool) -> int | None:
     if value is None and in_cluster:
         return None  # the worker divides its own
@@ -568,15 +580,6 @@ def _corrupt_budget(value: int | float | None) -> int | float | None:
             raise ConfigError(f"corrupt_budget as a part of the samples must be from 0.0 to 1.0, not {value}")
         return value
     return None if value is None else _number("corrupt_budget", value, 0)
-
-
-def _bytes(name: str, value: int | str, least: int) -> int:
-    if not isinstance(value, str):
-        return _number(name, value, least)
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-    if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f'{name}={value!r}: use bytes or text like "512MiB" or "4GB"')
-    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _json(state: State | str) -> str:

@@ -22,7 +22,7 @@ PYTHON = HERE.parents[1]
 GROUPS = {
     "torch": ["test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py"],
     "jax": ["test_jax_output.py", "test_jax_global.py"],
-    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py"],
+    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py", "test_tfds.py"],
 }
 IN_ALL = ["test_examples.py"]
 

@@ -1,0 +1,170 @@
+"""A folder in which a dataset is written before it appears, all of it, under its names."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from shardfeed.errors import ConfigError
+
+_ENDINGS = {"none": "", "gzip": ".gz", "zlib": ".zlib"}
+#: In a staging folder of ours, which a lock tells apart from one whose process was killed.
+_MARK = "locked"
+
+
+def shard_name(prefix: str, shard: int, shards: int, compression: str) -> str:
+    """The name of a shard, as `shardfeed dataset write` gives it."""
+    return f"{prefix}-{shard:05}-of-{shards:05}.tfrecord{_ENDINGS[compression]}"
+
+
+def description_name(prefix: str) -> str:
+    """The name of the file that says what is in the shards."""
+    return f"{prefix}.shardfeed.json"
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix, if shards can have it."""
+    if not isinstance(prefix, str) or not prefix or prefix.startswith("."):
+        raise ConfigError(f"prefix={prefix!r} must be a name that does not start with a dot")
+    if "/" in prefix or any(ord(letter) < 32 or ord(letter) == 127 for letter in prefix):
+        raise ConfigError(f"prefix={prefix!r} holds a slash or a control character")
+    return prefix
+
+
+class Staging:
+    """A hidden folder in the one that shards go to, for one process at a time; removed at the end, with all that is
+    in it. Commands and Python keep out of each other's way: both name it alike.
+
+    - `force`: whether shards that are there may be replaced.
+    - `wait`: whether to wait for another process of ours that writes the same shards, or to raise.
+
+    Raises `ConfigError` if another process writes, or one that no lock tells of did and was killed.
+    """
+
+    def __init__(self, directory: Path, prefix: str, *, force: bool, wait: bool = False) -> None:
+        self.directory = directory
+        self._prefix, self._force = prefix, force
+        self._made = [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        self.folder = directory / f".{prefix}.writing"
+        self._lock_path = directory / f".{prefix}.lock"
+        self._lock: int | None = None
+        try:
+            self._lock = self._locked(wait)
+            self._make()
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._end()
+
+    def refuse_old(self) -> None:
+        """Raises `ConfigError` if there are shards with this prefix that may not be replaced."""
+        old = [] if self._force else self._old()
+        if old:
+            read = "open them with open_source(), " if description_name(self._prefix) in old else ""
+            raise ConfigError(
+                f"{self.directory} already holds {len(old)} files with the prefix {self._prefix!r}, such as {old[0]}; "
+                f"{read}name another prefix= or directory, or replace them with force=True"
+            )
+
+    def publish(self, names: list[str]) -> None:
+        """Moves these files to where they belong, in place of all that have the prefix; or on any error none."""
+        aside = self.folder / "replaced"
+        aside.mkdir()
+        moves = [(self.directory / name, aside / name) for name in self._old()]
+        moves += [(self.folder / name, self.directory / name) for name in names]
+        done: list[tuple[Path, Path]] = []
+        try:
+            for move in moves:
+                # Noted before, so that an interrupt in between is undone, too.
+                done.append(move)
+                move[0].rename(move[1])
+            # The names are durable when the folder is.
+            descriptor = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            for source, target in reversed(done):
+                if target.exists() and not source.exists():
+                    target.rename(source)
+            raise
+
+    def _old(self) -> list[str]:
+        """Names that a dataset with this prefix could have."""
+        shard = re.compile(re.escape(self._prefix) + r"-[0-9]{5}-of-[0-9]{5}\.tfrecord(\.gz|\.zlib)?")
+        found = {entry.name for entry in os.scandir(self.directory)}
+        return sorted(name for name in found if shard.fullmatch(name) or name == description_name(self._prefix))
+
+    def _locked(self, wait: bool) -> int | None:
+        """A descriptor that holds the lock; None where the file system has none."""
+        while True:
+            # Whoever had it may have failed, and removed what it made.
+            self.directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if self._is_the_lock(descriptor):
+                    return descriptor
+                os.close(descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise ConfigError(
+                    f"{self.directory}: another process writes shards with the prefix {self._prefix!r}; wait for it, "
+                    f"or name another prefix="
+                ) from None
+            except OSError:
+                os.close(descriptor)
+                self._lock_path.unlink(missing_ok=True)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+
+    def _is_the_lock(self, descriptor: int) -> bool:
+        """Whether the file has its name still: who has the lock removes it at the end."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._lock_path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _make(self) -> None:
+        mark = self.folder / _MARK
+        # Nobody else has the lock: whoever made the folder under one was killed.
+        if self._force or (self._lock is not None and mark.exists()):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.mkdir()
+        except FileExistsError:
+            raise ConfigError(
+                f"{self.folder} is there: another process writes these shards, or one did and was killed; wait for "
+                f"it, or if there is none, start anew with force=True"
+            ) from None
+        if self._lock is not None:
+            mark.touch()
+
+    def _end(self) -> None:
+        if self._lock is not None:
+            self._lock_path.unlink(missing_ok=True)
+            os.close(self._lock)
+        for path in self._made:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # Something is in it, as is meant to be.

@@ -1,0 +1,180 @@
+"""Writing records as the shards of a dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardfeed.errors import ConfigError
+from shardfeed.mixing import Keys, Mixer
+from shardfeed.records import TFRecordWriter, encode_example
+from shardfeed.sizes import byte_size, whole_number
+from shardfeed.sources import Source
+from shardfeed.staging import Staging, check_prefix, shard_name
+
+#: Names count shards with five digits, and sort by that.
+_SHARDS_MAX = 99_999
+#: Length, two checksums.
+_FRAME_BYTES = 16
+
+
+def write_dataset(
+    iterable: Iterable[bytes | Mapping[str, Any]],
+    directory: str | os.PathLike[str],
+    *,
+    prefix: str = "data",
+    shard_bytes: int | str = "150MiB",
+    seed: int = 0,
+    compression: str | None = None,
+    force: bool = False,
+) -> Source:
+    """Writes records as TFRecord shards `PREFIX-00000-of-00007.tfrecord`, and returns them as `Loader` takes them.
+
+    Records are divided among all shards at random, so that shards are alike, in whatever order the records come; the
+    same records and options give the same bytes. 256 MiB of records are in memory at most (or the longest one); more
+    of them pass through files in `directory`, which shrink as the shards grow. The shards appear under their names
+    when all of them are written; on an error, nothing is left.
+
+    - `iterable`: of records, each its bytes, or a dict of features as `encode_example` takes it. Read once, to its end.
+    - `directory`: local or mounted; made if it is not there.
+    - `prefix`: what names start with.
+    - `shard_bytes`: size of a shard before compression, about; bytes or text like "150MiB".
+    - `seed`: of the division among the shards.
+    - `compression`: None, "gzip" or "zlib"; names then end in `.gz` or `.zlib`.
+    - `force`: whether shards with this prefix that are there are replaced, when the new ones are whole; else they are
+      an error.
+
+    Raises `ConfigError`: shards are there, another process writes them, there are no records, or one cannot be
+    written, whose number it names. What the iterable raises goes through.
+    """
+    layout = Layout.of(directory, prefix, shard_bytes, seed, compression, force)
+    with layout.stage() as staging:
+        staging.refuse_old()
+        names, records = layout.write(_encoded(iterable), staging)
+        staging.publish(names)
+    return Source(files=tuple(str(layout.directory / name) for name in names), records=records)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where shards go, and how records are divided among them."""
+
+    directory: Path
+    prefix: str
+    shard_bytes: int
+    seed: int
+    compression: str
+    force: bool
+
+    @classmethod
+    def of(
+        cls,
+        directory: str | os.PathLike[str],
+        prefix: str,
+        shard_bytes: int | str,
+        seed: int,
+        compression: str | None,
+        force: bool,
+    ) -> Layout:
+        """What arguments say, checked."""
+        compression = compression or "none"
+        if compression not in ("none", "gzip", "zlib"):
+            raise ConfigError(f'compression={compression!r} is none of None, "gzip" and "zlib"')
+        path = os.fspath(directory)
+        if "://" in path:
+            raise ConfigError(f"{path}: shards are written to local or mounted folders; copy them to the store then")
+        return cls(
+            # Workers that open the files may have another working directory.
+            Path(os.path.abspath(path)),
+            check_prefix(prefix),
+            byte_size("shard_bytes", shard_bytes, 1),
+            whole_number("seed", seed, 0),
+            compression,
+            bool(force),
+        )
+
+    def stage(self, *, wait: bool = False) -> Staging:
+        """The folder to write in."""
+        return Staging(self.directory, self.prefix, force=self.force, wait=wait)
+
+    def write(self, records: Iterable[bytes], staging: Staging) -> tuple[list[str], int]:
+        """Writes the shards in the folder.
+
+        Returns their names and how many records they hold.
+        """
+        keys, mixer = Keys(self.seed), Mixer(staging.folder / "mixing")
+        count = total = 0
+        for record in records:
+            mixer.add(keys.key(count), record)
+            count, total = count + 1, total + len(record) + _FRAME_BYTES
+            if total > self.shard_bytes * _SHARDS_MAX:
+                raise ConfigError(
+                    f"shard_bytes={self.shard_bytes} makes more than {_SHARDS_MAX} shards, before the records end; "
+                    f"use more"
+                )
+        if count == 0:
+            raise ConfigError("there are no records to write")
+        names: list[str] = []
+        ordered = mixer.drain()
+        for part in _parts(ordered, count, total, min(-(-total // self.shard_bytes), count)):
+            name = shard_name(self.prefix, len(names), part.shards, self.compression)
+            with TFRecordWriter(staging.folder / name, self.compression) as writer:
+                for record in part.records:
+                    writer.write(record)
+            names.append(name)
+        return names, count
+
+
+@dataclass(frozen=True)
+class _Part:
+    records: Iterator[bytes]
+    shards: int
+
+
+def _parts(records: Iterator[bytes], count: int, total: int, shards: int) -> Iterator[_Part]:
+    """Cuts `count` records of `total` bytes with their frames into parts, none of them empty: each ends where the
+    records so far come nearest to its share, as `shardfeed dataset write` cuts them. To be used up one by one."""
+    taken, taken_bytes, ahead = 0, 0, next(records, None)
+
+    def part(shard: int) -> Iterator[bytes]:
+        nonlocal taken, taken_bytes, ahead
+        first, share = taken, total * shard // shards
+        # Those to come need a record each.
+        last = count - (shards - shard)
+        while ahead is not None and taken < last:
+            size = len(ahead) + _FRAME_BYTES
+            if taken > first and shard < shards and taken_bytes + size // 2 > share:
+                return
+            yield ahead
+            taken, taken_bytes, ahead = taken + 1, taken_bytes + size, next(records, None)
+
+    for shard in range(1, shards + 1):
+        yield _Part(part(shard), shards)
+
+
+def _encoded(iterable: Iterable[bytes | Mapping[str, Any]]) -> Iterator[bytes]:
+    if isinstance(iterable, Mapping):
+        raise ConfigError("a dict is no sequence of records; from_arrays() writes a dict of arrays")
+    try:
+        records = iter(iterable)
+    except TypeError:
+        hint = "; call it, and pass what it returns" if callable(iterable) else ""
+        raise ConfigError(f"records come from an iterable, not from {type(iterable).__name__}{hint}") from None
+    for number, record in enumerate(records):
+        if isinstance(record, Mapping):
+            yield encode_numbered(number, record)
+        elif isinstance(record, bytes | bytearray | memoryview):
+            yield bytes(record)
+        else:
+            raise ConfigError(f"record {number} is bytes or a dict of features, not {type(record).__name__}")
+
+
+def encode_numbered(number: int, record: Mapping[str, Any]) -> bytes:
+    """The record's Example, or an error with its number."""
+    try:
+        return encode_example(record)
+    except (ConfigError, OverflowError) as error:
+        raise ConfigError(f"record {number}: {error}") from None
