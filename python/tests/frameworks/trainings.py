@@ -188,7 +188,8 @@ def assert_trained(images: Images, starts: Sequence[tuple[Training, int]], kille
     """The last start went on inside of the epoch in which the one before was killed; each epoch had each image once,
     in the batches of a run that nothing disturbs; and that was learned."""
     resumed_at, epochs = starts[-1][0].first_step(), epochs_after(killed_at)
-    assert 0 < killed_at - resumed_at <= digits.SAVE_EVERY and resumed_at % STEPS != 0
+    went_on = f"killed at {killed_at}, went on at {resumed_at}"
+    assert 0 < killed_at - resumed_at <= digits.SAVE_EVERY and resumed_at % STEPS != 0, went_on
     steps = trained_on(starts)
     assert len(steps) == epochs * STEPS, f"{len(steps)} steps were trained on, not {epochs} epochs of {STEPS}"
     for epoch in range(epochs):
@@ -196,8 +197,8 @@ def assert_trained(images: Images, starts: Sequence[tuple[Training, int]], kille
         lost = sorted(set(TRAIN) - set(counts))
         others = {image: count for image, count in counts.items() if count > 1 or image not in set(TRAIN)}
         assert not lost and not others, f"epoch {epoch}: lost {lost}, more than once or not to be trained on {others}"
-    assert steps == undisturbed(images, epochs)
-    assert accuracy >= ACCURACY_LEAST
+    assert steps == undisturbed(images, epochs), "a step has other images than in a run that nothing disturbs"
+    assert accuracy >= ACCURACY_LEAST, f"accuracy {accuracy}"
 
 
 def undisturbed(images: Images, epochs: int) -> list[list[int]]:
