@@ -13,7 +13,7 @@ help:
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
-	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
+	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
 	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"

@@ -393,7 +393,8 @@ class Loader:
 
         - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
         - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`. What TensorFlow
-          has fetched ahead is consumed to `state_dict()`, so a checkpoint wants that of the last element used.
+          has fetched ahead is consumed to `state_dict()`, so a checkpoint wants that of the last element used; and so
+          does `load_state_dict()` before another pass when one was left inside of an epoch.
 
         Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,13 @@ from shardfeed.output import TensorFlow
 
 if TYPE_CHECKING:
     from shardfeed.loader import Loader
+
+log = logging.getLogger("shardfeed")
+
+_LEFT = (
+    "a pass over as_tf_dataset() was left inside of epoch %d, and the next one goes on with its step %d: what TensorFlow "
+    "had fetched ahead of the last element used is not given again, unless the loader loads that element's state"
+)
 
 
 def make(loader: Loader, valid: str | None, state: str | None) -> Any:
@@ -33,14 +41,21 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Any:
     if state is not None:
         spec[state] = tf.TensorSpec([], tf.string)
 
+    left_at: tuple[int, int, int] | None = None
+
     def elements() -> Iterator[dict[str, Any]]:
+        nonlocal left_at
+        if left_at is not None and left_at[1] != 0 and left_at == loader._native.cursor():
+            log.warning(_LEFT, *left_at[:2])
         for batch in loader:
             element = {name: _value(value) for name, value in batch.items()}
             if valid is not None:
                 element[valid] = batch.valid
             if state is not None:
                 element[state] = json.dumps(loader.state_after(batch))
+            left_at = loader._native.cursor()
             yield element
+        left_at = None
 
     options = tf.data.Options()
     # Each process has its rank's part already.

@@ -20,10 +20,13 @@ PYTHON = HERE.parents[1]
 
 #: Environment, as its requirement file is named -> what it runs. The examples of docs/FRAMEWORKS.md run in all.
 GROUPS = {
-    "torch": ["test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py"],
-    "jax": ["test_jax_output.py", "test_jax_global.py"],
-    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py", "test_tfds.py"],
-}
+    "torch": [
+        "test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py",
+        "test_training_torch.py",
+    ],
+    "jax": ["test_jax_output.py", "test_jax_global.py", "test_training_jax.py"],
+    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py", "test_tfds.py", "test_training_keras.py"],
+}  # fmt: skip
 IN_ALL = ["test_examples.py"]
 
 

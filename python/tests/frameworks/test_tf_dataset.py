@@ -133,6 +133,22 @@ def test_a_state_of_each_element_holds_under_prefetch(files: str, taken: int) ->
     assert rest[: 12 - taken] == order(files)[taken:12]
 
 
+def test_a_pass_that_was_left_is_told_of(files: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What was fetched ahead is gone then, as TensorFlow does not say what of it was used."""
+    each = mixed.loader(files)
+    dataset = each.as_tf_dataset(state="state")
+    assert len(ids(dataset)) == 6 and len(ids(dataset)) == 6
+    state = json.loads(next(iter(dataset.prefetch(2)))["state"].numpy())
+    assert not caplog.messages
+    each.load_state_dict(state)
+    assert ids(dataset) == order(files)[13:]
+    assert not caplog.messages
+    next(iter(dataset))
+    ids(dataset)
+    (message,) = caplog.messages
+    assert message.startswith("a pass over as_tf_dataset() was left inside of epoch 3, and the next one goes on")
+
+
 def test_keras_fits(files: str) -> None:
     """The target is a linear function of the image, so that its loss goes to zero."""
     each = mixed.loader(files, tail="pad", batch_size=9)
