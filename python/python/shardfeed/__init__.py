@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from shardfeed import operators
-from shardfeed._native import __version__, decoders
+from shardfeed._native import DeviceArray, __version__, decoders
 from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.errors import (
@@ -18,6 +18,7 @@ from shardfeed.errors import (
     CorruptRecordError,
     DataError,
     DatasetNotFoundError,
+    DeviceError,
     FeatureError,
     FencedError,
     JobIdentityError,
@@ -52,6 +53,8 @@ __all__ = [
     "CorruptRecordError",
     "DataError",
     "DatasetNotFoundError",
+    "DeviceArray",
+    "DeviceError",
     "Epoch",
     "FeatureError",
     "FencedError",

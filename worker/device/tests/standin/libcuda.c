@@ -50,7 +50,7 @@ struct op {
     struct event *event;
     unsigned microseconds;
 };
-struct stream { struct stream *next; int id; bool live; struct op *first, **last; pthread_t thread; uint64_t given, done; };
+struct stream { struct stream *next; int id; bool live, is_default; struct op *first, **last; pthread_t thread; uint64_t given, done; };
 struct access { struct access *next; struct memory *memory; size_t at, bytes; bool writes; };
 struct trace { int stream, kind, event; bool ends; uintptr_t address; size_t bytes; };
 
@@ -86,7 +86,7 @@ static void report(const char *violation) {
     if (!file) return;
     int live_events = 0, live_streams = 0, live_memories = 0, live_pins = 0;
     for (struct event *e = events; e; e = e->next) live_events += e->live;
-    for (struct stream *s = streams; s; s = s->next) live_streams += s->live;
+    for (struct stream *s = streams; s; s = s->next) live_streams += s->live && !s->is_default;
     for (struct memory *m = memories; m; m = m->next) live_memories += m->live;
     for (struct pinned *p = pins; p; p = p->next) live_pins++;
     fprintf(file, "{\"violation\": \"%s\", \"live\": {\"events\": %d, \"streams\": %d, \"memory\": %d, \"pinned\": %d, "
@@ -366,11 +366,11 @@ static struct stream *new_stream(void) {
 static struct stream *stream_of(const char *function, void *handle) {
     uintptr_t number = (uintptr_t)handle;
     if (number <= 1) {
-        if (!legacy) legacy = new_stream();
+        if (!legacy) legacy = new_stream(), legacy->is_default = true;
         return legacy;
     }
     if (number == 2) {
-        if (!per_thread) per_thread = new_stream();
+        if (!per_thread) per_thread = new_stream(), per_thread->is_default = true;
         return per_thread;
     }
     for (struct stream *s = streams; s; s = s->next)
