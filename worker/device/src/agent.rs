@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{PoisonError, Weak};
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub(crate) struct Agent {
     ring: Ring,
     /// Batches that wait for a slot, in sequence.
     waiting: VecDeque<Work>,
+    /// Batches that the trainer waits for.
+    asked: Vec<(BatchId, Answer<u64>)>,
     /// Regions of host memory, by their address.
     regions: BTreeMap<usize, Region>,
     stats: DeviceStats,
@@ -74,6 +77,7 @@ impl Agent {
             source: None,
             ring: Ring::new(turns),
             waiting: VecDeque::new(),
+            asked: vec![],
             regions: BTreeMap::new(),
             stats: DeviceStats::default(),
             is_closed: false,
@@ -102,6 +106,7 @@ impl Agent {
                 }
             };
             self.tell_stats();
+            self.beat();
             pause = if has_moved { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
             let wait = if self.has_to_look() { pause } else { PAUSE_IDLE };
             match self.inbox.recv_timeout(wait) {
@@ -141,13 +146,30 @@ impl Agent {
             self.waiting.extend(source.look(self.ring.ahead_max(), &Device::of(shared)));
         }
         while let Some(work) = self.waiting.pop_front() {
-            if let Some(work) = self.begin(work, false)? {
+            if let Some(work) = self.begin(work)? {
                 self.waiting.push_front(work);
                 break;
             }
             has_moved = true;
         }
+        while self.lend() {
+            has_moved = true;
+        }
         Ok(has_moved)
+    }
+
+    /// Gives the trainer what it waits for and what has a slot; whether there was something.
+    fn lend(&mut self) -> bool {
+        let waiting = |id: BatchId| self.waiting.iter().any(|work| work.id == id);
+        let Some(at) = self.asked.iter().position(|(id, _)| !waiting(*id)) else {
+            return false;
+        };
+        let (batch, answer) = self.asked.swap_remove(at);
+        let slot = self.ring.lend(batch).ok_or(DeviceError::Ended);
+        self.tell_stats();
+        // Whoever asked may have gone.
+        let _ = answer.send(slot.map(|slot| self.slots[slot.0].address()));
+        true
     }
 
     /// Sees which copies are complete and which slots nobody reads any more.
@@ -173,7 +195,8 @@ impl Agent {
     }
 
     /// Begins to copy a batch; gives it back if it has to wait for a slot.
-    fn begin(&mut self, work: Work, is_asked_for: bool) -> Result<Option<Work>, DeviceError> {
+    fn begin(&mut self, work: Work) -> Result<Option<Work>, DeviceError> {
+        let is_asked_for = self.asked.iter().any(|(id, _)| *id == work.id);
         let bytes = work.copies.bytes.max(1);
         let extra_before = self.ring.extra_total();
         let allocation = SlotPool::slot_bytes(bytes);
@@ -188,9 +211,10 @@ impl Agent {
             self.slots[begin.slot.0].allocate(bytes)?;
         }
         let is_registered = self.register(&work.hold);
-        let Work { hold, copies, .. } = work;
+        let Work { hold, copies, is_late, .. } = work;
         self.slots[begin.slot.0].fill(hold, &copies.copies, &self.stream)?;
         self.stats.batches += 1;
+        self.stats.late += u64::from(is_late || is_asked_for);
         self.stats.bytes += copies.copies.iter().map(|copy| copy.len as u64).sum::<u64>();
         self.stats.pageable += u64::from(!is_registered);
         Ok(None)
@@ -232,20 +256,16 @@ impl Agent {
         match command {
             Command::Look => {}
             Command::Follow(source) => self.source = (!self.is_closed).then_some(source),
-            Command::Stage(_) if self.is_closed => {}
             Command::Stage(work) => {
-                self.stats.late += 1;
-                let result = self.working().and_then(|()| self.begin(work, true));
-                // Whoever wants the batch is told when it asks for it.
-                let _ = self.failed(result);
+                if self.working().is_ok() && !self.is_closed {
+                    self.waiting.push_front(Work { is_late: true, ..work });
+                }
             }
-            Command::Lend(batch, answer) => {
-                let result = self.working().and_then(|()| self.lend(batch));
-                let result = self.failed(result);
-                self.tell_stats();
+            Command::Lend(batch, answer) => match self.working() {
+                Ok(()) => self.asked.push((batch, answer)),
                 // Whoever asked may have gone.
-                let _ = answer.send(result);
-            }
+                Err(error) => drop(answer.send(Err(error))),
+            },
             Command::Read(batch, stream, answer) => {
                 let slot = self.working().and_then(|()| self.lent(batch));
                 let result = slot.and_then(|slot| self.slots[slot.0].lend(stream));
@@ -273,18 +293,6 @@ impl Agent {
         }
     }
 
-    fn lend(&mut self, batch: BatchId) -> Result<u64, DeviceError> {
-        // It may wait for a slot still: the trainer holds all.
-        if let Some(at) = self.waiting.iter().position(|work| work.id == batch)
-            && let Some(work) = self.waiting.remove(at)
-        {
-            self.stats.late += 1;
-            self.begin(work, true)?;
-        }
-        let slot = self.ring.lend(batch).ok_or(DeviceError::Ended)?;
-        Ok(self.slots[slot.0].address())
-    }
-
     fn lent(&self, batch: BatchId) -> Result<SlotIndex, DeviceError> {
         self.ring.slot_of(batch).ok_or(DeviceError::Ended)
     }
@@ -307,14 +315,18 @@ impl Agent {
         }
         tracing::error!(%error, "the device failed, no batch is copied any more");
         self.failure = Some(error.clone());
+        if let Some(shared) = self.shared.upgrade() {
+            let mut failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some(error.clone());
+        }
+        for (_, answer) in self.asked.drain(..) {
+            let _ = answer.send(Err(error.clone()));
+        }
+        // Slots of the host that are held here would keep this thread.
         self.source = None;
         self.waiting.clear();
-        // Slots of the host that are held here would keep this thread.
         let _ = self.stream.synchronize();
         self.slots.iter_mut().for_each(DeviceSlot::abandon);
-        if let Some(shared) = self.shared.upgrade() {
-            *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
     }
 
     fn unmap(&mut self, memory: Memory) {
@@ -356,6 +368,13 @@ impl Agent {
     /// Frees everything, once nobody has a batch.
     fn end(mut self) {
         self.close();
+    }
+
+    /// Says that this thread lives.
+    fn beat(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.beats.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn tell_stats(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::stream::ConsumerStream;
 /// Device slots that are used in turn: the batch in work, the next one, and one for jitter.
 const TURNS: usize = 3;
 
-/// The thread answers at once, but while the driver allocates or registers memory.
+/// The thread is given up when it has done nothing for so long: the driver does not answer it.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// Closing waits so long for copies that are under way.
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     ordinal: usize,
     process: u32,
     next: AtomicU64,
+    /// Counts turns of the thread, which has one every few milliseconds while somebody waits.
+    pub(crate) beats: AtomicU64,
     /// Not bounded: each batch is told of once for each call that waits for its answer and once when it
     /// is given back, each region of memory once.
     pub(crate) commands: Sender<Command>,
@@ -69,6 +71,8 @@ pub struct Work {
     pub(crate) id: BatchId,
     pub(crate) hold: Hold,
     pub(crate) copies: Arc<Copies>,
+    /// The trainer asked for it before it was seen.
+    pub(crate) is_late: bool,
 }
 
 /// Where batches come from that the trainer has not asked for.
@@ -118,6 +122,7 @@ impl Device {
             ordinal,
             process: std::process::id(),
             next: AtomicU64::new(1),
+            beats: AtomicU64::new(0),
             commands,
             failure: Mutex::new(None),
             stats: Mutex::default(),
@@ -128,8 +133,9 @@ impl Device {
             .name("shardfeed-gpu".into())
             .spawn(move || Agent::run(ordinal, turns.max(2), inbox, weak, &answer))
             .map_err(|error| DeviceError::Thread(error.to_string()))?;
-        wait(&opened)?;
-        Ok(Self { shared })
+        let device = Self { shared };
+        device.wait(&opened)?;
+        Ok(device)
     }
 
     pub(crate) fn of(shared: Arc<Shared>) -> Self {
@@ -170,7 +176,7 @@ impl Device {
         let (copies, hold) = (Arc::new(Copies::of(parts)), slot.hold());
         let batch = DeviceBatch { id, copies: Arc::clone(&copies), device: self.clone() };
         *slot.companion() = Some(Box::new(batch));
-        Work { id, hold, copies }
+        Work { id, hold, copies, is_late: false }
     }
 
     /// Copies a batch that the trainer wants now.
@@ -202,17 +208,23 @@ impl Device {
         self.check()?;
         let (answer, answered) = sync_channel(1);
         self.tell(question(answer));
-        wait(&answered)
+        self.wait(&answered)
     }
-}
 
-fn wait<T>(answered: &std::sync::mpsc::Receiver<Result<T, DeviceError>>) -> Result<T, DeviceError> {
-    match answered.recv_timeout(ANSWER_WAIT) {
-        Ok(answer) => answer,
-        Err(RecvTimeoutError::Timeout) => {
-            Err(DeviceError::Stuck { seconds: ANSWER_WAIT.as_secs() })
+    /// Waits for an answer, which for a trainer that is far ahead of its device may take as long as that.
+    fn wait<T>(&self, answered: &Receiver<Result<T, DeviceError>>) -> Result<T, DeviceError> {
+        loop {
+            let beats = self.shared.beats.load(Ordering::Relaxed);
+            match answered.recv_timeout(ANSWER_WAIT) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::Ended),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.shared.beats.load(Ordering::Relaxed) == beats {
+                        return Err(DeviceError::Stuck { seconds: ANSWER_WAIT.as_secs() });
+                    }
+                }
+            }
         }
-        Err(RecvTimeoutError::Disconnected) => Err(DeviceError::Ended),
     }
 }
 
@@ -241,7 +253,8 @@ impl DeviceBatch {
         &self.device
     }
 
-    /// Takes it: from here on it keeps its slot until it is dropped.
+    /// Takes it: from here on it keeps its slot until it is dropped. Does not wait for the copy, but for a
+    /// slot, if all are in use by what the trainer has queued and given back.
     /// - Returns the address that places count from.
     ///
     /// # Errors  It could not be copied.

@@ -95,8 +95,8 @@ impl Ring {
 
     /// Finds a slot for a batch of `bytes`, which is being copied from here on.
     /// - `allocation`: bytes that a slot gets if it has too few.
-    /// - `is_asked_for`: the trainer waits for this batch. If it holds all slots, or those that drain
-    ///   are too small, there is an extra one.
+    /// - `is_asked_for`: the trainer waits for this batch. If no slot will be free without the trainer's
+    ///   doing, there is an extra one.
     /// - Returns `None` if the batch has to wait.
     pub fn begin(
         &mut self,
@@ -106,7 +106,10 @@ impl Ring {
         is_asked_for: bool,
     ) -> Option<Begin> {
         let begin = self.find(bytes, allocation).or_else(|| {
-            is_asked_for.then(|| Begin {
+            // What drains ends by itself: a trainer that is ahead of its device waits for that.
+            let drains = |slot: &Slot| slot.state == SlotState::Draining;
+            let is_held = is_asked_for && !self.slots[..self.turns].iter().any(drains);
+            is_held.then(|| Begin {
                 slot: self.extra(),
                 allocate: Some(allocation),
                 after_readers: false,
@@ -130,8 +133,10 @@ impl Ring {
         if let Some(slot) = with(SlotState::Empty).min_by_key(|slot| self.at(*slot).bytes) {
             return Some(Begin { slot, allocate: Some(allocation), after_readers: false });
         }
+        // One copy at a time: what is being copied holds a slot of the host.
+        let is_fit = |slot: &SlotIndex| self.at(*slot).bytes >= bytes && !self.is_copying(*slot);
         let slot = with(SlotState::Draining)
-            .filter(|slot| self.at(*slot).bytes >= bytes)
+            .filter(is_fit)
             .min_by_key(|slot| self.at(*slot).given_back)?;
         Some(Begin { slot, allocate: None, after_readers: true })
     }
@@ -257,7 +262,81 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever a trainer and a device do, in any order: no slot has two batches, none is written while
+        /// the trainer has it, memory is the ring's but for batches that were asked for, and all ends.
+        #[test]
+        fn a_slot_has_one_batch_at_a_time(
+            turns in 2usize..5,
+            steps in prop::collection::vec((0u8..5, 0usize..8, 1usize..2000), 0..120),
+        ) {
+            let mut ring = Ring::new(turns);
+            // What is known without the ring: which batch is where, and which of them the trainer has.
+            let mut placed: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
+            let mut next = 0;
+            for (what, which, bytes) in steps {
+                let chosen = placed.keys().copied().nth(which);
+                match (what, chosen) {
+                    (0 | 1, _) => {
+                        next += 1;
+                        let is_asked_for = what == 1;
+                        let before = ring.clone();
+                        let Some(begin) = ring.begin(BatchId(next), bytes, 2 * bytes, is_asked_for) else {
+                            let drains = |slot: &Slot| slot.state == SlotState::Draining;
+                            prop_assert!(!is_asked_for || before.slots[..turns].iter().any(drains));
+                            continue;
+                        };
+                        let slot = begin.slot;
+                        prop_assert!(placed.values().all(|(taken, _)| *taken != slot.0));
+                        let is_new = slot.0 >= before.slots.len();
+                        let was = if is_new { SlotState::Empty } else { before.state(slot) };
+                        let fits = begin.allocate.unwrap_or_else(|| before.at(slot).bytes) >= bytes;
+                        prop_assert!(fits, "{begin:?}");
+                        prop_assert_eq!(begin.after_readers, was == SlotState::Draining);
+                        prop_assert!(!(begin.after_readers && begin.allocate.is_some()));
+                        prop_assert!(slot.0 < turns || is_asked_for);
+                        placed.insert(next, (slot.0, false));
+                    }
+                    (2, Some(batch)) => {
+                        let found = placed.get_mut(&batch).unwrap();
+                        prop_assert_eq!(ring.lend(BatchId(batch)), Some(SlotIndex(found.0)));
+                        found.1 = true;
+                    }
+                    (3, Some(batch)) => {
+                        let (slot, _) = placed.remove(&batch).unwrap();
+                        prop_assert_eq!(ring.give_back(BatchId(batch)), Some(SlotIndex(slot)));
+                        prop_assert_eq!(ring.slot_of(BatchId(batch)), None);
+                    }
+                    _ => settle(&mut ring),
+                }
+                let lent = placed.values().filter(|(slot, is_lent)| *is_lent && *slot < turns).count();
+                prop_assert_eq!(ring.ahead_max(), turns - lent);
+            }
+            for batch in placed.into_keys() {
+                ring.give_back(BatchId(batch));
+            }
+            settle(&mut ring);
+            prop_assert!(ring.unsettled().is_empty() && ring.memory().0 <= turns);
+            ring.close();
+            prop_assert_eq!(ring.memory(), (0, 0));
+        }
+    }
+
+    /// The device is done with everything.
+    fn settle(ring: &mut Ring) {
+        for slot in ring.unsettled() {
+            ring.copied(slot);
+            if ring.is_draining(slot) {
+                ring.drained(slot);
+            }
+        }
+    }
 
     fn begin(ring: &mut Ring, batch: u64, is_asked_for: bool) -> Option<(usize, bool)> {
         let begin = ring.begin(BatchId(batch), 100, 128, is_asked_for)?;
@@ -317,6 +396,20 @@ mod tests {
         }
         assert_eq!(ring.memory(), (2, 256));
         assert_eq!(begin(&mut ring, 5, true), Some((0, false)));
+    }
+
+    #[test]
+    fn a_trainer_that_is_ahead_of_its_device_waits_and_gets_no_extra_slots() {
+        let mut ring = Ring::new(2);
+        for batch in [1, 2] {
+            begin(&mut ring, batch, true);
+            ring.lend(BatchId(batch));
+            ring.give_back(BatchId(batch));
+        }
+        assert_eq!(begin(&mut ring, 3, true), None, "both are being copied still");
+        ring.copied(SlotIndex(1));
+        assert_eq!(begin(&mut ring, 3, true), Some((1, true)));
+        assert_eq!((ring.extra_total(), begin(&mut ring, 4, true)), (0, None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Batches through a device, with the stand-in for its driver: what happens in which order, what is
 //! left, and what is refused.
+#![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
 mod consumer;
@@ -224,6 +225,31 @@ fn a_slot_is_written_only_after_whoever_reads_it() {
     let waits = end.trace().iter().filter(|piece| piece.1 == "wait").count();
     assert!(waits > 60, "copies waited on the device for readers, too: {waits}");
     assert_eq!(end.number("device_bytes_peak"), 2 * SlotPool::slot_bytes(BYTES) as u64);
+}
+
+#[test]
+fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
+    let end = run("a_trainer_that_is_ahead_of_its_device_waits_for_it", &[], || {
+        let mut trainer = Trainer::new(3);
+        let consumer = Consumer::new();
+        trainer.follows();
+        for _ in 0..60 {
+            // Queued and forgotten: this loop takes no time, the device does.
+            trainer.reads(1);
+            let (_, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            consumer.works(address, BYTES, 5_000);
+        }
+        assert_eq!(trainer.device.stats().extra_slots, 0);
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    let slot = SlotPool::slot_bytes(BYTES) as u64;
+    assert_eq!(end.number("device_bytes_peak"), 3 * slot);
+    let host = end.number("pinned_bytes_peak");
+    assert!(host <= 7 * slot, "copies that wait hold no more slots of the host: {host}");
 }
 
 #[test]

@@ -78,9 +78,9 @@ impl Consumer {
 
     /// Queues a copy of host memory, which the caller keeps as it is.
     pub fn sends(&self, to: u64, from: &[u8]) {
+        let (start, len) = (from.as_ptr().cast::<c_void>(), from.len());
         // SAFETY: the stand-in looks at the addresses.
-        let from_ = from.as_ptr().cast::<c_void>();
-        check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from_, from.len(), self.stream) });
+        check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, start, len, self.stream) });
     }
 
     pub fn pins(&self, bytes: &mut [u8]) {

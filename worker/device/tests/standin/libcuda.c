@@ -14,7 +14,7 @@
  *
  * Environment: STANDIN_REPORT=FILE (JSON, written when the process ends), STANDIN_DEVICES=N (1), STANDIN_COPY_US=N
  * (each copy from the host takes so long), STANDIN_REFUSE_PIN=CODE, STANDIN_FAIL=FUNCTION:N:CODE (its N-th call, from 1;
- * codes from 700 on stay for all later calls), STANDIN_TRACE=1 (the report has each piece of work).
+ * codes from 700 on stay for all later calls, and nothing that was queued runs any more), STANDIN_TRACE=1 (the report has each piece of work).
  *
  * Copies to the device are made at the pace of this machine's memory: nothing can be measured with it. */
 #define _GNU_SOURCE
@@ -50,7 +50,7 @@ struct op {
     struct event *event;
     unsigned microseconds;
 };
-struct stream { struct stream *next; int id; bool live, is_default; struct op *first, **last; pthread_t thread; uint64_t given, done; };
+struct stream { struct stream *next; int id; bool live, is_default, is_running; struct op *first, **last; pthread_t thread; uint64_t given, done; };
 struct access { struct access *next; struct memory *memory; size_t at, bytes; bool writes; };
 struct trace { int stream, kind, event; bool ends; uintptr_t address; size_t bytes; };
 
@@ -141,7 +141,12 @@ static int refused(const char *function) {
         char *rest;
         long nth = strtol(plan + len + 1, &rest, 10), code = strtol(rest + 1, NULL, 10);
         if (++seen[i].calls != nth) return OK;
-        if (code >= STICKY_FROM && code < 800) sticky = (int)code;
+        if (code >= STICKY_FROM && code < 800) {
+            sticky = (int)code;
+            pthread_cond_broadcast(&changed);
+            for (struct stream *s = streams; s; s = s->next)
+                while (s->is_running) pthread_cond_wait(&changed, &world);
+        }
         return (int)code;
     }
     return OK;
@@ -216,6 +221,12 @@ int cuMemAlloc_v2(uintptr_t *result, size_t bytes) {
     device_bytes += bytes;
     if (device_bytes > device_bytes_peak) device_bytes_peak = device_bytes;
     *result = m->base;
+    return leave(OK);
+}
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    ENTER();
+    *total = (size_t)80 << 30, *free_bytes = *total - device_bytes;
     return leave(OK);
 }
 
@@ -303,7 +314,7 @@ static void run(struct stream *stream, struct op *op) {
         return;
     }
     if (op->kind == WAIT) {
-        while (op->event->completed < op->number) pthread_cond_wait(&changed, &world);
+        while (!sticky && op->event->completed < op->number) pthread_cond_wait(&changed, &world);
         note(stream, op, true);
         return;
     }
@@ -342,7 +353,9 @@ static void *work(void *argument) {
             pthread_cond_wait(&changed, &world);
         }
         struct op *op = stream->first;
-        run(stream, op);
+        stream->is_running = true;
+        if (!sticky) run(stream, op);
+        stream->is_running = false;
         stream->first = op->next;
         if (!stream->first) stream->last = &stream->first;
         stream->done++;
