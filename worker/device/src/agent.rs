@@ -90,7 +90,7 @@ impl Agent {
         let _ = opened.send(Ok(()));
         if catch_unwind(AssertUnwindSafe(|| agent.serve())).is_err() {
             tracing::error!("the thread that copies to the device panicked");
-            agent.fail(DeviceError::Ended);
+            agent.fail(&DeviceError::Ended);
         }
         agent.end();
     }
@@ -101,7 +101,7 @@ impl Agent {
             let has_moved = match self.turn() {
                 Ok(has_moved) => has_moved,
                 Err(error) => {
-                    self.fail(error);
+                    self.fail(&error);
                     true
                 }
             };
@@ -304,12 +304,12 @@ impl Agent {
     /// Keeps in mind what the driver refused: nothing works after that.
     fn failed<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
         if let Err(error @ DeviceError::Call { .. }) = &result {
-            self.fail(error.clone());
+            self.fail(error);
         }
         result
     }
 
-    fn fail(&mut self, error: DeviceError) {
+    fn fail(&mut self, error: &DeviceError) {
         if self.failure.is_some() {
             return;
         }
