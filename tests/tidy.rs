@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("coordinator", &["plan", "proto", "scheduler", "host", "raft"]),
     ("handoff", &[]),
     ("socket", &[]),
+    ("device", &["handoff"]),
     ("image", &[]),
     ("pipeline", &["plan", "tfrecord", "table", "handoff", "image"]),
     ("agent", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline"]),
@@ -44,7 +45,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("chaos", &["plan", "proto", "telemetry", "scheduler", "host", "raft", "coordinator"]),
     (
         "python",
-        &["plan", "tfrecord", "table", "telemetry", "proto", "handoff", "pipeline", "embedded"],
+        &[
+            "plan",
+            "tfrecord",
+            "table",
+            "telemetry",
+            "proto",
+            "handoff",
+            "device",
+            "pipeline",
+            "embedded",
+        ],
     ),
 ];
 
@@ -79,8 +90,11 @@ const NOWHERE: &[&str] = &[
 /// Where unsafe code may stand, each time with a `// SAFETY:` comment.
 const UNSAFE_IN: &[&str] = &[
     "worker/handoff/src/slot.rs",
+    "worker/device/src/driver.rs",
+    "worker/device/tests/consumer/mod.rs",
     "worker/image/src/turbo/library.rs",
     "python/src/buffer.rs",
+    "python/src/dlpack.rs",
     "common/tfrecord/src/mmap.rs",
     "common/tfrecord/src/example/varints.rs",
 ];

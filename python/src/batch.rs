@@ -1,19 +1,24 @@
 //! A batch, as Python's `Batch` sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use shardfeed_embedded::Delivered;
 use shardfeed_handoff::{BufferRange, SharedSlot};
-use shardfeed_pipeline::{Batch, ColumnData, Dtype};
+use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 use shardfeed_plan::Position;
 
 use crate::buffer::{Item, NativeBuffer};
+use crate::device::{self, DeviceArray, Lent, device_error};
 
-/// A batch in its slot. The slot is free again when the batch and all arrays of it are gone.
+/// A batch in its slot, on a device, or both. A slot is free again when the batch and all arrays of it are
+/// gone.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeBatch {
-    slot: Arc<SharedSlot>,
+    /// `None`: everything is on the device.
+    slot: Option<Arc<SharedSlot>>,
+    /// Until it was copied from there.
+    lent: Mutex<Option<Arc<Lent>>>,
     columns: Vec<ColumnData>,
     valid: BufferRange,
     shards: BufferRange,
@@ -29,15 +34,29 @@ pub(crate) struct NativeBatch {
 }
 
 impl NativeBatch {
-    pub(crate) fn new(delivered: Delivered, after: Position) -> Self {
+    /// - `with_provenance`: whether it is asked which records it is made of.
+    pub(crate) fn new(delivered: Delivered, after: Position, with_provenance: bool) -> Self {
         let Delivered { epoch, step, batch, .. } = delivered;
-        let Batch { rows, columns, valid, shards, ordinals, slot } = batch;
-        let slot = Arc::new(slot);
-        Self { slot, columns, valid, shards, ordinals, rows, epoch, step, after }
+        let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
+        let lent = device::lent(&mut slot);
+        let is_dense = |column: &ColumnData| {
+            device::goes(&column.kind) && matches!(column.kind, ColumnKind::Dense { .. })
+        };
+        let is_elsewhere = lent.is_some() && !with_provenance && columns.iter().all(is_dense);
+        let slot = (!is_elsewhere).then(|| Arc::new(slot));
+        let lent = Mutex::new(lent);
+        Self { slot, lent, columns, valid, shards, ordinals, rows, epoch, step, after }
     }
 
-    fn buffer(&self, range: BufferRange, item: Item) -> NativeBuffer {
-        NativeBuffer::new(Arc::clone(&self.slot), range, item)
+    fn buffer(&self, range: BufferRange, item: Item) -> PyResult<NativeBuffer> {
+        let slot = self.slot.as_ref().ok_or_else(|| {
+            pyo3::exceptions::PyRuntimeError::new_err("this batch is on the device alone")
+        })?;
+        Ok(NativeBuffer::new(Arc::clone(slot), range, item))
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Option<Arc<Lent>>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -53,19 +72,40 @@ impl NativeBatch {
             .get(index)
             .ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("no such column"))?;
         let numbers = |range: BufferRange| self.buffer(range, Item::Int64);
-        let values = self.buffer(column.values, item(column.kind.dtype()));
-        let splits = column.splits.iter().copied().map(numbers).collect();
-        Ok((values, column.offsets.map(numbers), splits))
+        let values = self.buffer(column.values, item(column.kind.dtype()))?;
+        let splits = column.splits.iter().copied().map(numbers).collect::<PyResult<_>>()?;
+        Ok((values, column.offsets.map(numbers).transpose()?, splits))
     }
 
     /// One bool a row.
-    fn valid(&self) -> NativeBuffer {
+    fn valid(&self) -> PyResult<NativeBuffer> {
         self.buffer(self.valid, Item::Bool)
     }
 
     /// Shard ordinal and ordinal in the shard of each row.
-    fn provenance(&self) -> (NativeBuffer, NativeBuffer) {
-        (self.buffer(self.shards, Item::Int64), self.buffer(self.ordinals, Item::Int64))
+    fn provenance(&self) -> PyResult<(NativeBuffer, NativeBuffer)> {
+        let shards = self.buffer(self.shards, Item::Int64)?;
+        Ok((shards, self.buffer(self.ordinals, Item::Int64)?))
+    }
+
+    /// The arrays that are on the device: each column's, by its place, and at last which rows are valid.
+    fn device_arrays(&self) -> Vec<(Option<usize>, DeviceArray)> {
+        let lent = self.lent().clone();
+        lent.map_or(vec![], |lent| device::arrays(&lent, &self.columns, self.rows))
+    }
+
+    /// Copies these arrays to addresses on their device, in the order of a stream (a `CUstream`), and gives
+    /// the batch's place there back.
+    fn copy_out(&self, py: Python<'_>, targets: Vec<u64>, stream: u64) -> PyResult<()> {
+        let Some(lent) = self.lent().take() else {
+            return Err(pyo3::exceptions::PyRuntimeError::new_err("this batch was copied already"));
+        };
+        py.detach(|| lent.copy_out(&targets, stream)).map_err(|error| device_error(py, &error))
+    }
+
+    /// Gives the batch's place on the device back, but for what arrays view.
+    fn release(&self) {
+        drop(self.lent().take());
     }
 }
 

@@ -1,4 +1,4 @@
-//! A buffer of a slot, viewed by Python's buffer protocol. The only unsafe code of the package.
+//! A buffer of a slot, viewed by Python's buffer protocol or by DLPack.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -7,7 +7,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use shardfeed_handoff::{BufferRange, SharedSlot};
+use shardfeed_pipeline::Dtype;
+
+use crate::dlpack::{Export, Place, wishes};
 
 /// Type of a buffer's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +32,17 @@ impl Item {
         }
     }
 
-    fn bytes(self) -> usize {
+    fn dtype(self) -> Dtype {
         match self {
-            Self::Byte | Self::Bool => 1,
-            Self::Int64 => 8,
-            Self::Float32 => 4,
+            Self::Byte => Dtype::Uint8,
+            Self::Bool => Dtype::Bool,
+            Self::Int64 => Dtype::Int64,
+            Self::Float32 => Dtype::Float32,
         }
+    }
+
+    fn bytes(self) -> usize {
+        self.dtype().bytes()
     }
 }
 
@@ -58,6 +67,31 @@ impl NativeBuffer {
 
 #[pymethods]
 impl NativeBuffer {
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        Place::Cpu.numbers()
+    }
+
+    #[pyo3(signature = (*, stream=None, **arguments))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err("memory of the host has no streams"));
+        }
+        assert!(self.range.start + self.range.len <= self.slot.size_bytes(), "it lies in its slot");
+        let export = Export {
+            address: (self.slot.base().addr().get() + self.range.start) as u64,
+            place: Place::Cpu,
+            dtype: self.item.dtype(),
+            shape: vec![self.shape[0] as i64],
+            keeper: Arc::clone(&self.slot),
+        };
+        export.capsule(py, &wishes(arguments)?)
+    }
+
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,

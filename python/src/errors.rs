@@ -47,6 +47,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
         LoadError::Cache { .. } => ("CacheError", None),
         LoadError::Token(_) => ("TokenError", None),
+        LoadError::Device(_) => ("DeviceError", None),
         LoadError::Plan(_)
         | LoadError::Manifest(_)
         | LoadError::Schema(_)

@@ -7,6 +7,9 @@
 mod errors;
 
 mod buffer;
+mod dlpack;
+
+mod device;
 
 mod batch;
 mod loader;
@@ -33,6 +36,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::NativeLoader>()?;
     module.add_class::<batch::NativeBatch>()?;
     module.add_class::<buffer::NativeBuffer>()?;
+    module.add_class::<device::DeviceArray>()?;
     module.add_class::<records::NativeWriter>()?;
     module.add_class::<records::NativeRecords>()?;
     module.add_function(wrap_pyfunction!(decoders, module)?)?;

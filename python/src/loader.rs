@@ -1,21 +1,23 @@
 //! The loader, as Python's `Loader` sees it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat};
+use shardfeed_device::Device;
 use shardfeed_embedded::{
     CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions,
     Next, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
 };
-use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
+use shardfeed_pipeline::{Batch, ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
 use shardfeed_plan::{Corrupt, Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
 use crate::batch::NativeBatch;
+use crate::device::{self, Ahead, device_error, lend};
 use crate::errors::{load_error, named};
 
 /// How long a wait goes on before signals are looked at.
@@ -37,7 +39,10 @@ pub(crate) fn default_budget_bytes() -> u64 {
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeLoader {
     /// `None` once closed.
-    loader: Mutex<Option<Loader>>,
+    loader: Arc<Mutex<Option<Loader>>>,
+    /// Where batches are to be, if not on the host.
+    device: Option<Device>,
+    with_provenance: bool,
     process: u32,
 }
 
@@ -123,24 +128,39 @@ impl NativeLoader {
     /// Opens a loader from a dict of options.
     #[staticmethod]
     fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let ordinal: Option<usize> = optional(options, "device")?;
+        let with_provenance = optional(options, "provenance")?.unwrap_or(false);
         let options = loader_options(py, options)?;
+        // Before anything is read: without a device all that would be for nothing.
+        let device = py.detach(|| ordinal.map(Device::open).transpose());
+        let device = device.map_err(|error| device_error(py, &error))?;
         let loader = watched(py, |progress| shardfeed_embedded::open(options, progress))?;
-        Ok(Self { loader: Mutex::new(Some(loader)), process: std::process::id() })
+        let loader = Arc::new(Mutex::new(Some(loader)));
+        if let Some(device) = &device {
+            device.follow(Box::new(Ahead(Arc::downgrade(&loader))));
+        }
+        Ok(Self { loader, device, with_provenance, process: std::process::id() })
     }
 
     /// The next batch of `epoch`, or `None` if the loader stands in another one.
     fn next(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<NativeBatch>> {
+        let device = self.device.as_ref();
+        device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
+        let mut prepare = |batch: &mut Batch| device.map_or(Ok(()), |device| lend(device, batch));
         loop {
             let next = self.with(py, |loader| {
                 if loader.cursor().epoch() != epoch {
                     return Ok((Next::EpochEnd, loader.cursor().position()));
                 }
-                let next = loader.next(SIGNALS_EVERY)?;
+                let next = loader.next_after(SIGNALS_EVERY, &mut prepare)?;
                 Ok((next, loader.cursor().position()))
             })?;
             match next {
                 (Next::Batch(delivered), after) => {
-                    return Ok(Some(NativeBatch::new(*delivered, after)));
+                    if let Some(device) = device {
+                        device.look();
+                    }
+                    return Ok(Some(NativeBatch::new(*delivered, after, self.with_provenance)));
                 }
                 (Next::EpochEnd, _) => return Ok(None),
                 (Next::Pending, _) => py.check_signals()?,
@@ -258,6 +278,9 @@ impl NativeLoader {
         dict.set_item("skipped_in_epoch", stats.skipped_in_epoch)?;
         dict.set_item("files_left_out", stats.files_left_out)?;
         dict.set_item("source", stats.source)?;
+        if let Some(device) = &self.device {
+            device::set_stats(&dict, device)?;
+        }
         if let Some(prefetch) = stats.prefetch {
             set_prefetch_stats(&dict, &prefetch)?;
         }
@@ -278,7 +301,12 @@ impl NativeLoader {
             return;
         }
         let loader = py.detach(|| self.lock().take());
-        py.detach(|| drop(loader));
+        py.detach(|| {
+            if let Some(device) = &self.device {
+                device.close();
+            }
+            drop(loader);
+        });
     }
 }
 
@@ -289,6 +317,8 @@ impl Drop for NativeLoader {
             if let Ok(mut loader) = self.loader.try_lock() {
                 std::mem::forget(loader.take());
             }
+        } else if let Some(device) = &self.device {
+            device.close();
         }
     }
 }
@@ -327,7 +357,7 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
     dict.set_item("account", account)
 }
 
-fn column_tuple((name, kind): &(std::sync::Arc<str>, ColumnKind)) -> ColumnTuple {
+fn column_tuple((name, kind): &(Arc<str>, ColumnKind)) -> ColumnTuple {
     let (what, shape) = match kind {
         ColumnKind::Dense { shape, .. } => ("dense", shape),
         ColumnKind::Padded { shape, .. } => ("padded", shape),
@@ -385,6 +415,17 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
             bytes: get("cache_bytes")?.extract()?,
         },
     })
+}
+
+/// An option that loaders of the host do without.
+fn optional<'py, T: for<'a> FromPyObject<'a, 'py>>(
+    options: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<Option<T>> {
+    let Some(value) = options.get_item(name)?.filter(|value| !value.is_none()) else {
+        return Ok(None);
+    };
+    value.extract().map(Some).map_err(Into::into)
 }
 
 /// How the loader uses a cluster, if it has one.

@@ -65,7 +65,9 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
 
 
 #: The files whose tests run in every way: the batches must be the same.
-IN_EVERY_WAY = ("test_loader", "test_columns", "test_operators", "test_images", "test_bad_input", "test_corrupt")
+IN_EVERY_WAY = (
+    "test_loader", "test_columns", "test_operators", "test_images", "test_bad_input", "test_corrupt", "test_device",
+)  # fmt: skip
 WAYS = ("embedded", "cluster", "killed")
 
 

@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 from shardfeed import operators
-from shardfeed._native import __version__, decoders
+from shardfeed._native import DeviceArray, __version__, decoders
 from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.description import open_source
@@ -20,6 +20,7 @@ from shardfeed.errors import (
     CorruptRecordError,
     DataError,
     DatasetNotFoundError,
+    DeviceError,
     FeatureError,
     FencedError,
     JobIdentityError,
@@ -58,6 +59,8 @@ __all__ = [
     "CorruptRecordError",
     "DataError",
     "DatasetNotFoundError",
+    "DeviceArray",
+    "DeviceError",
     "Epoch",
     "FeatureError",
     "FencedError",

@@ -31,7 +31,8 @@ class Batch(MutableMapping[str, Any]):
 
     `batch["label"]` is an array `[rows, *shape]` of numpy, or a tensor of the loader's `output`; for strings,
     ragged and sparse features it is one of shardfeed's columns. All view the batch's slot without a copy and may
-    be written where the framework writes; the slot is used again when the batch and all of them are gone.
+    be written where the framework writes; the slot is used again when the batch and all of them are gone. With
+    `device=` of a GPU the arrays and tensors of columns, and `valid`, are there; what else there is stays on the host.
 
     Columns may be replaced, added and deleted, as in a dict; a `copy.copy` shares those that are not.
     """
@@ -48,6 +49,7 @@ class Batch(MutableMapping[str, Any]):
         self._names: Collection[str] = columns
         self._arrays: dict[str, Any] = {}
         self._valid: Any = None
+        output.fill(self)
 
     def __getitem__(self, name: str) -> Any:
         array = self._arrays.get(name)
@@ -78,7 +80,9 @@ class Batch(MutableMapping[str, Any]):
         return len(self._names)
 
     def __copy__(self) -> Batch:
-        new = Batch(self._native, self._columns, self._with_provenance, self._output)
+        new = Batch.__new__(Batch)
+        new._native, new._columns, new._output = self._native, self._columns, self._output
+        new._with_provenance = self._with_provenance
         new._names, new._arrays, new._valid = self._names, dict(self._arrays), self._valid
         return new
 
@@ -134,7 +138,7 @@ class Batch(MutableMapping[str, Any]):
         )
 
     def lengths(self, name: str) -> Any:
-        """How many values each row of a padded or ragged column has, int64 `[rows]`."""
+        """How many values each row of a padded or ragged column has, int64 `[rows]`, on the host."""
         column = self._columns[name]
         _, _, splits = self._native.column(column.place)
         if column.kind == "padded":

@@ -43,6 +43,10 @@ class FencedError(ShardfeedError):
     """This rank was started again elsewhere; this loader no longer speaks for it."""
 
 
+class DeviceError(ShardfeedError, RuntimeError):
+    """A GPU, or the thread that copies to it, failed. The batch was not consumed."""
+
+
 class DataError(ShardfeedError):
     """Something is wrong with a file; the loader stands before it and may be asked again."""
 

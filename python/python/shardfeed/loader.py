@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from shardfeed import _native, ranks
+from shardfeed import device as on_device
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, ShardChangedError, TokenError
 from shardfeed.features import Feature, ragged_ranks, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
+from shardfeed.output import check_name as check_output
 from shardfeed.output import find as find_output
 from shardfeed.sizes import byte_size as _bytes
 from shardfeed.sizes import whole_number as _number
@@ -59,7 +61,11 @@ class Loader:
       are part of the job's order: a state goes on under the same ones only.
     - `outputs`: names of the columns that batches have; None: all of features and operators.
     - `output`: what batches have for numbers: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow) tensors, which
-      view the batch without a copy. `device`: where they are; "cpu" only, for now. See docs/FRAMEWORKS.md.
+      view the batch without a copy. See docs/FRAMEWORKS.md.
+    - `device`: where they are: "cpu", or "cuda" or "cuda:0" for a GPU of NVIDIA's, to which batches are copied ahead of
+      the loop. There "numpy" gives `DeviceArray`s, which others take by DLPack, "torch" and "jax" tensors of the
+      framework's own memory; "tf" is for the CPU. `zero_copy`: with "torch", tensors that view the batch instead, which
+      is used again when they are gone: work on other streams must be over by then. See docs/GPU.md.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -124,6 +130,7 @@ class Loader:
         outputs: Sequence[str] | None = None,
         output: Literal["numpy", "torch", "jax", "tf"] = "numpy",
         device: Any = "cpu",
+        zero_copy: bool = False,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
@@ -167,7 +174,13 @@ class Loader:
             raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
-        self._output = find_output(output, device)
+        check_output(output)
+        number = on_device.ordinal(device, output)
+        if number is None and zero_copy:
+            raise ConfigError('zero_copy=True is for device="cuda"; on the CPU batches are viewed without a copy as it is')
+        #: Where batches are: "cpu", or "cuda:N".
+        self.device = "cpu" if number is None else f"cuda:{number}"
+        self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
         if replica is not None and tuple(replica)[1] > 1 and os.environ.get("SHARDFEED_LEDGER"):
             raise ConfigError(
@@ -205,6 +218,8 @@ class Loader:
             "world_size": found.world_size,
             "job": job,
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
+            "device": number,
+            "provenance": bool(provenance),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
@@ -218,8 +233,9 @@ class Loader:
         self._provenance = provenance
         self._mode = str(mode)
         self._native = _native.NativeLoader.open(options)
-        if os.environ.get("SHARDFEED_TRACE"):
-            # What is left open when the interpreter ends writes its timeline all the same.
+        if os.environ.get("SHARDFEED_TRACE") or number is not None:
+            # What is left open when the interpreter ends writes its timeline all the same, and the driver must not
+            # be in use when it shuts down.
             weakref.finalize(self, self._native.close)
         self._columns = {
             name: Column(place, kind, dtype, tuple(shape))
@@ -408,6 +424,11 @@ class Loader:
         mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
         `lookahead`, how many it asks for. Of files in a store `store_requests`, of these `store_retries`,
         `store_bytes` and `cached_bytes`, as its worker told last.
+
+        With `device=` of a GPU `device_slots`, `device_slot_bytes` (memory there), `device_ahead`, `device_batches`, of these
+        `device_late_batches` (asked for before they were copied), `device_bytes`, `device_pageable_batches` (the
+        system refused to pin their memory, so that they were copied slowly), `device_pinned_bytes`, and
+        `device_extra_slots` (times that the loop held all slots).
 
         `account` says where time went, in microseconds: over the last seconds (`recent`) and in this epoch
         (`in_epoch`), of the trainer (`wait_us`, `work_us`), the thread that plans (`fill_us`, `read_wait_us`,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shardfeed.batch import Batch
 
 Array = npt.NDArray[Any]
 
@@ -35,6 +38,9 @@ class Output:
         dtype = array.dtype.name
         self.check([(column, dtype)])
         return self.tensor(array.view(self.storage(dtype)), dtype, column)
+
+    def fill(self, batch: Batch) -> None:
+        """Puts what is on a device into a new batch. What is on the host is made when it is asked for."""
 
     def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
         """Refuses columns, as (name, type), that cannot be given. Raises `ConfigError`."""
@@ -110,16 +116,16 @@ _TF_ALIGNMENT = 64
 _OUTPUTS: dict[str, type[Output]] = {each.name: each for each in (Output, Torch, Jax, TensorFlow)}
 
 
-def find(output: str, device: Any) -> Output:
+def find(output: str) -> Output:
     """The output of this name; imports its framework. Raises `ConfigError`."""
+    check_name(output)
+    return _OUTPUTS[output]()
+
+
+def check_name(output: str) -> None:
+    """Raises `ConfigError` for what is no output."""
     if output not in _OUTPUTS:
         raise ConfigError(f"output={output!r} is none of {', '.join(map(repr, _OUTPUTS))}")
-    if str(device) != "cpu":
-        raise ConfigError(
-            f"device={str(device)!r}: output on a GPU is not there yet; use device=\"cpu\" and copy batches "
-            f'there, with output="torch" by batch.to({str(device)!r})'
-        )
-    return _OUTPUTS[output]()
 
 
 def narrowed(array: Array, column: str) -> Array:

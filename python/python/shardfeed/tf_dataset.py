@@ -27,6 +27,8 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Any:
     """As `Loader.as_tf_dataset` says."""
     if loader.output not in ("numpy", "tf"):
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
+    if loader.device != "cpu":
+        raise ConfigError(f'as_tf_dataset() needs device="cpu", this loader has device="{loader.device}"')
     added = [name for name in (valid, state) if name is not None]
     for name in added:
         if name in loader._columns or added.count(name) > 1:

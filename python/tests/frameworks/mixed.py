@@ -72,6 +72,11 @@ def slots_in_use(each: sf.Loader) -> int:
     return int(each.stats()["slots_in_use"])
 
 
+def buffer(batch: sf.Batch, name: str) -> Any:
+    """A column's values as the slot has them, which frameworks take by DLPack, too."""
+    return batch._native.column(batch._columns[name].place)[0]
+
+
 def address(batch: sf.Batch, column: str) -> int:
     """Where the values of a column begin in the slot, asked of the slot itself."""
     place = batch._columns[column].place

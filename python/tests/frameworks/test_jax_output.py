@@ -27,6 +27,13 @@ def x64() -> Iterator[None]:
     jax.config.update("jax_enable_x64", False)
 
 
+def test_jax_takes_a_buffer_by_dlpack_without_a_copy(files: str) -> None:
+    batch = next(iter(mixed.loader(files)))
+    array = jax.dlpack.from_dlpack(mixed.buffer(batch, "image"))
+    assert array.unsafe_buffer_pointer() == mixed.address(batch, "image")
+    np.testing.assert_array_equal(np.asarray(array), batch["image"].ravel())
+
+
 def test_arrays_view_the_slot(files: str, x64: None) -> None:
     for batch, plain in zip(mixed.loader(files, output="jax"), mixed.loader(files), strict=True):
         for name in ("id", "image", "padded"):

@@ -35,6 +35,13 @@ class Exported:
         return 1, 0
 
 
+def test_tensorflow_takes_a_buffer_by_dlpack_without_a_copy(files: str) -> None:
+    batch = next(iter(mixed.loader(files)))
+    tensor = tf.experimental.dlpack.from_dlpack(mixed.buffer(batch, "image").__dlpack__())
+    assert pointer(tensor) == mixed.address(batch, "image")
+    np.testing.assert_array_equal(tensor.numpy(), batch["image"].ravel())
+
+
 def test_tensors_view_the_slot(files: str) -> None:
     for batch, plain in zip(mixed.loader(files, output="tf"), mixed.loader(files), strict=True):
         for name in ("id", "image", "padded"):

@@ -152,6 +152,9 @@ pub enum LoadError {
         /// What the system says.
         source: io::Error,
     },
+    /// A batch could not be brought to the device.
+    #[error("{0}")]
+    Device(String),
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -229,7 +232,7 @@ impl LoadError {
             | Self::Option(_)
             | Self::Ledger { .. } => ErrorKind::Invalid,
             Self::Interrupted => ErrorKind::Retry,
-            Self::ReaderLost => ErrorKind::Unspecified,
+            Self::Device(_) | Self::ReaderLost => ErrorKind::Unspecified,
         };
         WireError::new(kind, self.to_string())
     }

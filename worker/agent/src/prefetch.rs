@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Account, Assembler, ChunkPool, Reading, Room, Schema};
+use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading, Room, Schema};
 use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 
 use crate::control::{Control, Lease};
@@ -240,6 +240,18 @@ impl Prefetch {
             self.taken().take(1, delivered.batch.slot.size_bytes());
         }
         Ok(polled)
+    }
+
+    /// Lets `see` have those of the next `count` batches that are ready, in sequence, without taking
+    /// them. Nothing goes on meanwhile, so it should only note what it sees.
+    pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        let mut state = self.shared.lock();
+        for place in (self.next..).take(count) {
+            let Some(Ok(Outcome::Batch(delivered))) = state.results.get_mut(&place) else {
+                return;
+            };
+            see(&mut delivered.batch);
+        }
     }
 
     /// A handle to say that batches that were shown were taken.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_agent::{Control, Delivered, Demand, LoadError, OpenProgress, PrefetchStats};
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_plan::{Intent, JobIdentity, Segment, Token};
 
 use crate::contents::Contents;
@@ -113,6 +113,14 @@ impl Link {
         match self {
             Self::Here(here) => here.poll(place, timeout),
             Self::Cluster(cluster) => cluster.poll(place, timeout),
+        }
+    }
+
+    /// Shows what is ready of the next `count` batches; never waits.
+    pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        match self {
+            Self::Here(here) => here.peek(count, see),
+            Self::Cluster(cluster) => cluster.peek(count, see),
         }
     }
 

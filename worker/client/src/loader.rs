@@ -7,7 +7,7 @@ use shardfeed_agent::{
     Account, Dataset, Delivered, Finding, LoadError, OpenProgress, Plans, PrefetchStats,
     ScanProgress, default_budget_bytes, finding,
 };
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_plan::{
     Cursor, Digest, EpochPlan, Intent, JobIdentity, Mode, Segment, Shuffle, Start, Token,
 };
@@ -179,8 +179,19 @@ impl Loader {
     ///
     /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+        self.next_after(timeout, &mut |_| Ok(()))
+    }
+
+    /// As [`Loader::next`], but the batch is consumed only after `prepare` is done with it.
+    ///
+    /// # Errors  Also that of `prepare`; whoever tries again gets the same batch.
+    pub fn next_after(
+        &mut self,
+        timeout: Duration,
+        prepare: &mut dyn FnMut(&mut Batch) -> Result<(), LoadError>,
+    ) -> Result<Next, LoadError> {
         self.pace.asks();
-        let next = self.look(timeout)?;
+        let next = self.look(timeout, prepare)?;
         match next {
             Next::Batch(_) => {}
             Next::EpochEnd => self.pace.rests(),
@@ -194,7 +205,18 @@ impl Loader {
         Ok(next)
     }
 
-    fn look(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+    /// Shows what is ready of the next `count` batches, in sequence, for one who copies them elsewhere
+    /// before they are asked for. Never waits, starts nothing, and consumes nothing: a batch that was
+    /// shown may be dropped and come again, as another one.
+    pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        self.link.peek(count, see);
+    }
+
+    fn look(
+        &mut self,
+        timeout: Duration,
+        prepare: &mut dyn FnMut(&mut Batch) -> Result<(), LoadError>,
+    ) -> Result<Next, LoadError> {
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -219,14 +241,14 @@ impl Loader {
                 Ok(Next::Pending)
             }
             Event::EpochEnd { epoch, steps } => self.epoch_ended(epoch, steps),
-            Event::Batch(delivered) => {
+            Event::Batch(mut delivered) => {
                 let at = (delivered.epoch, delivered.step);
                 if at != (self.cursor.epoch(), self.cursor.step()) {
                     tracing::error!(?at, "a batch came out of sequence");
                     self.link.stop();
                     return Err(LoadError::ReaderLost);
                 }
-                match self.consume(&delivered) {
+                match prepare(&mut delivered.batch).and_then(|()| self.consume(&delivered)) {
                     Ok(()) => Ok(Next::Batch(delivered)),
                     Err(error) => {
                         // The batch was not handed out: whoever tries again gets it again.

@@ -7,12 +7,14 @@ use std::ptr::NonNull;
 use memmap2::MmapRaw;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
+use crate::memory::Mapped;
+
 /// A region that a worker announced. Slots that view it come from
 /// [`SharedSlot::imported`](crate::SharedSlot::imported); it is unmapped when they and all other
 /// holders are gone, also if the worker is gone long before.
 #[derive(Debug)]
 pub struct Mapping {
-    map: MmapRaw,
+    mapped: Mapped,
 }
 
 /// Why a descriptor was not mapped. Each means that the sender is no worker of this version, or a
@@ -78,16 +80,20 @@ impl Mapping {
             MmapRaw::map_raw(&fd).map_err(|source| ImportError::Map { size_bytes, source })?;
         // The mapping keeps the memory; a descriptor for each slot would be one too many.
         drop(fd);
-        Ok(Self { map })
+        Ok(Self { mapped: Mapped::new(map) })
     }
 
     /// Bytes of the region.
     pub fn size_bytes(&self) -> usize {
-        self.map.len()
+        self.mapped.len()
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
+        self.mapped.base()
+    }
+
+    pub(crate) fn mapped(&self) -> &Mapped {
+        &self.mapped
     }
 }
 

@@ -266,6 +266,39 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_is_held_goes_back_with_the_last_hold() {
+        for pool in pools(2) {
+            let slot = pool.take(1).unwrap().share();
+            let (hold, base) = (slot.hold(), slot.base());
+            let second = hold.clone();
+            drop(slot);
+            drop(hold);
+            assert_eq!((pool.stats().in_use, second.base()), (1, base), "it is not used again");
+            assert_ne!(pool.take(1).unwrap().share().base(), base);
+            drop(second);
+            assert_eq!(pool.stats().in_use, 0);
+            let slot = pool.take(1).unwrap().share();
+            let hold = slot.hold();
+            slot.retire();
+            assert_eq!(pool.stats().in_use, 1);
+            drop(hold);
+            assert_eq!(pool.stats().slots, 1, "what is retired is gone, now that nobody reads it");
+        }
+    }
+
+    #[test]
+    fn what_goes_with_a_slot_goes_with_its_copy_or_its_end() {
+        let [pool, copies] = pools(2);
+        let mut slot = pool.take(10).unwrap().share();
+        let content = Arc::new(());
+        *slot.companion() = Some(Box::new(Arc::clone(&content)));
+        let mut copy = slot.copy_into(&copies, 10).unwrap();
+        assert!(slot.companion().is_none() && copy.companion().is_some());
+        drop(copy);
+        assert_eq!(Arc::strong_count(&content), 1);
+    }
+
+    #[test]
     fn slots_outlive_their_pool() {
         for pool in pools(2) {
             let mut slot = pool.take(10).unwrap();

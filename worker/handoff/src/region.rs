@@ -10,6 +10,8 @@ use memmap2::{MmapMut, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 
+use crate::memory::Mapped;
+
 /// What `/proc/PID/maps` and `ls -l /proc/PID/fd` call a region. It is in no file system.
 const MEMFD_NAME: &str = "shardfeed-slot";
 
@@ -43,10 +45,10 @@ pub(crate) enum Backing {
     Sealed,
 }
 
-/// Memory that is unmapped, and its descriptor closed, when dropped.
+/// Memory that is unmapped, or goes to its heir, when dropped; its descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Region {
-    map: MmapRaw,
+    mapped: Mapped,
     sealed: Option<(RegionId, OwnedFd)>,
 }
 
@@ -54,22 +56,27 @@ impl Region {
     pub(crate) fn new(backing: Backing, size_bytes: usize) -> io::Result<Self> {
         match backing {
             Backing::Anonymous => {
-                Ok(Self { map: MmapMut::map_anon(size_bytes)?.into(), sealed: None })
+                let mapped = Mapped::new(MmapMut::map_anon(size_bytes)?.into());
+                Ok(Self { mapped, sealed: None })
             }
             Backing::Sealed => {
                 let fd = sealed_memfd(size_bytes)?;
-                let map = MmapRaw::map_raw(&fd)?;
-                Ok(Self { map, sealed: Some((next_id(), fd)) })
+                let mapped = Mapped::new(MmapRaw::map_raw(&fd)?);
+                Ok(Self { mapped, sealed: Some((next_id(), fd)) })
             }
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.map.len()
+        self.mapped.len()
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
+        self.mapped.base()
+    }
+
+    pub(crate) fn mapped(&self) -> &Mapped {
+        &self.mapped
     }
 
     pub(crate) fn id(&self) -> Option<RegionId> {

@@ -1,12 +1,15 @@
 //! Slots: written by one, then viewed by arrays. The only unsafe code of the package.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::layout::BufferRange;
 use crate::mapping::Mapping;
+use crate::memory::Memory;
 use crate::pool::{Shared, SlotPool};
 use crate::region::{Region, RegionHandle};
 
@@ -41,7 +44,7 @@ impl Slot {
 
     /// Ends the writing: from here on the slot is viewed.
     pub fn share(self) -> SharedSlot {
-        SharedSlot { holder: Holder::Pool(self) }
+        SharedSlot::new(Holder::Pool(self))
     }
 }
 
@@ -53,11 +56,31 @@ impl Drop for Slot {
     }
 }
 
+/// What goes with the content of a slot, such as its copy on a device: made by whoever knows what it
+/// is, and dropped with the batch.
+pub type Companion = Box<dyn Any + Send + Sync>;
+
 /// A finished slot, viewed by arrays. When dropped it returns to its pool or, if it is a peer's, its
-/// peer is told.
+/// peer is told; if somebody has a [`Hold`] on it, with the last of these.
 #[derive(Debug)]
 pub struct SharedSlot {
-    holder: Holder,
+    held: Arc<Held>,
+    companion: Option<Companion>,
+}
+
+/// Keeps a slot's memory as it is for somebody who reads it in the background. Nobody writes it: not its
+/// pool, which has not got it back, and not the trainer, if what is read is not shown to it.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// Taken when dropped.
+    holder: Option<Holder>,
+    /// It is not used again.
+    is_retired: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -66,35 +89,101 @@ enum Holder {
     Import(Import),
 }
 
-impl SharedSlot {
-    /// A view of a peer's slot; `on_drop` is called once, by the thread that drops the slot, and
-    /// should only note that the slot is free.
-    pub fn imported(mapping: Arc<Mapping>, on_drop: impl FnOnce() + Send + Sync + 'static) -> Self {
-        let on_drop: OnDrop = Box::new(on_drop);
-        Self { holder: Holder::Import(Import { mapping, on_drop: Some(on_drop) }) }
+impl Held {
+    fn new(holder: Holder) -> Arc<Self> {
+        Arc::new(Self { holder: Some(holder), is_retired: AtomicBool::new(false) })
     }
 
-    /// Address of its first byte. It stays valid while the slot lives; the trainer's arrays may
-    /// write through it, as the batch is theirs alone.
-    pub fn base(&self) -> NonNull<u8> {
-        match &self.holder {
+    fn holder(&self) -> &Holder {
+        self.holder.as_ref().expect("held until dropped")
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        match self.holder() {
             Holder::Pool(slot) => slot.region().base(),
             Holder::Import(import) => import.mapping.base(),
         }
     }
 
-    /// Bytes of the slot. There is no way to read them from here: once a batch is handed out they
-    /// are the trainer's to write.
-    pub fn size_bytes(&self) -> usize {
-        match &self.holder {
+    fn size_bytes(&self) -> usize {
+        match self.holder() {
             Holder::Pool(slot) => slot.region().len(),
             Holder::Import(import) => import.mapping.size_bytes(),
         }
     }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(Holder::Pool(mut slot)) = self.holder.take()
+            && *self.is_retired.get_mut()
+        {
+            let region = slot.region.take().expect("held until dropped");
+            slot.pool.retire(region);
+        }
+    }
+}
+
+impl Hold {
+    /// Address of the first byte of the slot. It stays valid while the hold lives.
+    pub fn base(&self) -> NonNull<u8> {
+        self.held.base()
+    }
+
+    /// Bytes of the slot.
+    pub fn size_bytes(&self) -> usize {
+        self.held.size_bytes()
+    }
+
+    /// Names who gets the slot's memory, still mapped, when nobody needs it any more: one who made it
+    /// known to a device and has to take that back first. `heir` is called by any thread, and should
+    /// only pass the memory on.
+    /// - Returns whether nobody was named before; the first one stays, for all batches of this memory.
+    pub fn bequeath(&self, heir: impl FnOnce(Memory) + Send + Sync + 'static) -> bool {
+        match self.held.holder() {
+            Holder::Pool(slot) => slot.region().mapped().bequeath(heir),
+            Holder::Import(import) => import.mapping.mapped().bequeath(heir),
+        }
+    }
+}
+
+impl SharedSlot {
+    fn new(holder: Holder) -> Self {
+        Self { held: Held::new(holder), companion: None }
+    }
+
+    /// A view of a peer's slot; `on_drop` is called once, by the thread that drops the slot, and
+    /// should only note that the slot is free.
+    pub fn imported(mapping: Arc<Mapping>, on_drop: impl FnOnce() + Send + Sync + 'static) -> Self {
+        let on_drop: OnDrop = Box::new(on_drop);
+        Self::new(Holder::Import(Import { mapping, on_drop: Some(on_drop) }))
+    }
+
+    /// Keeps the memory as it is, also when the slot is dropped meanwhile.
+    pub fn hold(&self) -> Hold {
+        Hold { held: Arc::clone(&self.held) }
+    }
+
+    /// What goes with the content, if somebody put it there.
+    pub fn companion(&mut self) -> &mut Option<Companion> {
+        &mut self.companion
+    }
+
+    /// Address of its first byte. It stays valid while the slot lives; the trainer's arrays may
+    /// write through it, as the batch is theirs alone.
+    pub fn base(&self) -> NonNull<u8> {
+        self.held.base()
+    }
+
+    /// Bytes of the slot. There is no way to read them from here: once a batch is handed out they
+    /// are the trainer's to write.
+    pub fn size_bytes(&self) -> usize {
+        self.held.size_bytes()
+    }
 
     /// What another process needs to view this slot; none unless it is of a sealed pool.
     pub fn region(&self) -> Option<RegionHandle<'_>> {
-        match &self.holder {
+        match self.held.holder() {
             Holder::Pool(slot) => slot.region().handle(),
             Holder::Import(_) => None,
         }
@@ -104,10 +193,7 @@ impl SharedSlot {
     /// the connection broke: the memory lives on in the peer's mapping only. A peer's own slot is
     /// given back as if dropped.
     pub fn retire(self) {
-        if let Holder::Pool(mut slot) = self.holder {
-            let region = slot.region.take().expect("held until dropped");
-            slot.pool.retire(region);
-        }
+        self.held.is_retired.store(true, Ordering::Relaxed);
     }
 
     /// Copies a buffer out, before any array views the slot: see [`SharedSlot::copy_into`].
@@ -127,7 +213,7 @@ impl SharedSlot {
     }
 
     /// Copies the first `bytes` into a slot of `pool`, before any array views this one; drop this one
-    /// then, and its owner has it back.
+    /// then, and its owner has it back. What goes with the content goes with the copy.
     ///
     /// That nothing views it is what `&mut self` says: arrays hold the slot they view, so a slot that
     /// can be borrowed mutably has none.
@@ -143,13 +229,15 @@ impl SharedSlot {
         // SAFETY: the source is mapped for at least `bytes` (asserted) while `self` lives, the target
         // is a slice of `bytes`; they are different mappings of different memory, as a pool never
         // gives out a region that is in use. `self` is borrowed mutably, so nothing in this process
-        // writes the source. Its worker finished writing before announcing it; one that does not
+        // writes the source; whoever has a hold on it only reads. Its worker finished writing before announcing it; one that does not
         // keep to that changes bytes under the copy, any value of which is valid, and no reference
         // to the source is made.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base().as_ptr(), target.as_mut_ptr(), bytes);
         }
-        Ok(copy.share())
+        let mut shared = copy.share();
+        shared.companion = self.companion.take();
+        Ok(shared)
     }
 }
 

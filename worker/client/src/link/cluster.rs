@@ -1,6 +1,8 @@
 //! Batches in a cluster: from this host's worker while there is one, else from this process, always
 //! in sequence.
 
+mod ahead;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use shardfeed_agent::{
     Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
+use shardfeed_pipeline::Batch;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::ErrorKind;
 
@@ -186,6 +187,13 @@ impl Here {
                     Err(error)
                 }
             },
+        }
+    }
+
+    /// Shows what is ready of the next `count` batches.
+    pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        if let Phase::Running(running) = &mut self.phase {
+            running.prefetch.peek(count, see);
         }
     }
 

@@ -1,0 +1,242 @@
+//! Batches on a device, as Python sees them.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shardfeed_device::{
+    ConsumerStream, Device, DeviceBatch, DeviceError, DeviceStats, Source, Work,
+};
+use shardfeed_embedded::{LoadError, Loader};
+use shardfeed_handoff::{BufferRange, SharedSlot};
+use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
+
+use crate::dlpack::{Export, Place, wishes};
+use crate::errors::named;
+
+/// A loader's batches that are ready, for the device's thread.
+pub(crate) struct Ahead(pub(crate) Weak<Mutex<Option<Loader>>>);
+
+impl Source for Ahead {
+    fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
+        let mut found = vec![];
+        if let Some(loader) = self.0.upgrade()
+            // Whoever has it takes a batch, or waits for one.
+            && let Ok(mut loader) = loader.try_lock()
+            && let Some(loader) = loader.as_mut()
+        {
+            loader.peek(count, &mut |batch| {
+                let parts = parts(&batch.columns, batch.valid);
+                if batch.slot.companion().is_none() {
+                    found.push(device.prepare(&mut batch.slot, &parts));
+                }
+            });
+        }
+        found
+    }
+}
+
+/// Whether a column's values go to the device: numbers in equal rows.
+pub(crate) fn goes(kind: &ColumnKind) -> bool {
+    let is_whole = matches!(kind, ColumnKind::Dense { .. } | ColumnKind::Padded { .. });
+    is_whole && kind.dtype() != Dtype::Bytes
+}
+
+/// What goes to the device: the values of those columns, then which rows are valid.
+fn parts(columns: &[ColumnData], valid: BufferRange) -> Vec<BufferRange> {
+    let values = columns.iter().filter(|column| goes(&column.kind)).map(|column| column.values);
+    values.chain([valid]).collect()
+}
+
+/// A batch that the trainer has on the device.
+pub(crate) struct Lent {
+    batch: DeviceBatch,
+    address: u64,
+}
+
+/// Puts a batch on its way to the device, if it is not, and takes it there. Until it is done nothing is
+/// consumed.
+pub(crate) fn lend(device: &Device, batch: &mut Batch) -> Result<(), LoadError> {
+    let failed = |error: DeviceError| LoadError::Device(error.to_string());
+    if batch.slot.companion().is_none() {
+        let work = device.prepare(&mut batch.slot, &parts(&batch.columns, batch.valid));
+        device.stage(work);
+    }
+    let companion = batch.slot.companion().take().expect("it was prepared");
+    let batch_there =
+        companion.downcast::<DeviceBatch>().expect("nobody else puts something there");
+    let address = batch_there.lend().map_err(failed)?;
+    *batch.slot.companion() = Some(Box::new(Lent { batch: *batch_there, address }));
+    Ok(())
+}
+
+/// What [`lend`] left with the slot.
+pub(crate) fn lent(slot: &mut SharedSlot) -> Option<Arc<Lent>> {
+    let lent = slot.companion().take()?.downcast::<Lent>().ok()?;
+    Some(Arc::from(lent))
+}
+
+impl Lent {
+    /// Copies all parts to these addresses of the same device, in the order of a stream.
+    pub(crate) fn copy_out(&self, targets: &[u64], stream: u64) -> Result<(), DeviceError> {
+        if targets.len() != self.batch.places().len() {
+            let (asked, there) = (targets.len(), self.batch.places().len());
+            let message = format!("{asked} addresses for {there} arrays");
+            return Err(DeviceError::Invalid(message));
+        }
+        let targets: Vec<_> = targets.iter().copied().enumerate().collect();
+        self.batch.copy_out(&targets, ConsumerStream::from_handle(stream))
+    }
+}
+
+/// The arrays of a batch on the device: those of its columns, by their place, and which rows are valid.
+pub(crate) fn arrays(
+    lent: &Arc<Lent>,
+    columns: &[ColumnData],
+    rows: usize,
+) -> Vec<(Option<usize>, DeviceArray)> {
+    let on_device = columns.iter().enumerate().filter(|(_, column)| goes(&column.kind));
+    let kinds = on_device.map(|(index, column)| (Some(index), Some(&column.kind)));
+    let places = lent.batch.places().iter();
+    let array = |((index, kind), place): ((Option<usize>, Option<&ColumnKind>), &BufferRange)| {
+        let dtype = kind.map_or(Dtype::Bool, ColumnKind::dtype);
+        let shape = kind.map_or(vec![rows], |kind| shape(kind, rows, place.len));
+        let shape = shape.into_iter().map(|size| size as i64).collect();
+        (index, DeviceArray { lent: Arc::clone(lent), place: *place, dtype, shape })
+    };
+    kinds.chain([(None, None)]).zip(places).map(array).collect()
+}
+
+/// Rows, how many values each has if it is padded, and the shape of one.
+fn shape(kind: &ColumnKind, rows: usize, bytes: usize) -> Vec<usize> {
+    let mut sizes = vec![rows];
+    match kind {
+        ColumnKind::Padded { shape, .. } => {
+            let of_one = kind.dtype().bytes() * shape.iter().product::<usize>() * rows;
+            sizes.push(bytes.checked_div(of_one).unwrap_or(0));
+            sizes.extend(shape);
+        }
+        ColumnKind::Dense { shape, .. }
+        | ColumnKind::Ragged { shape, .. }
+        | ColumnKind::Sparse { size: shape, .. } => sizes.extend(shape),
+    }
+    sizes
+}
+
+/// An array on a GPU that views its batch there: compact, row-major, `[rows, ...]`. Frameworks take it by
+/// DLPack without a copy; the slot is used again when batch and arrays are gone, after what was queued by
+/// then on the streams that took it.
+#[pyclass(frozen, module = "shardfeed")]
+pub(crate) struct DeviceArray {
+    lent: Arc<Lent>,
+    place: BufferRange,
+    dtype: Dtype,
+    shape: Vec<i64>,
+}
+
+impl DeviceArray {
+    fn ordinal(&self) -> usize {
+        self.lent.batch.device().ordinal()
+    }
+}
+
+#[pymethods]
+impl DeviceArray {
+    /// Rows, and the shape of one.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, &self.shape)
+    }
+
+    /// Name of the type of its values.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.dtype.name()
+    }
+
+    /// Where it is, such as "cuda:0".
+    #[getter]
+    fn device(&self) -> String {
+        format!("cuda:{}", self.ordinal())
+    }
+
+    /// Bytes of its values.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.place.len
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        Place::Cuda(self.ordinal()).numbers()
+    }
+
+    /// A DLPack capsule; what is queued on `stream` from here on comes after the copy to the device. The stream must
+    /// live until whatever was made of the capsule is gone.
+    #[pyo3(signature = (*, stream=None, **arguments))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wishes = wishes(arguments)?;
+        let refused = |error: &DeviceError| match error {
+            DeviceError::Invalid(message) => PyBufferError::new_err(message.clone()),
+            other => device_error(py, other),
+        };
+        let stream = ConsumerStream::from_dlpack(stream).map_err(|error| refused(&error))?;
+        let export = Export {
+            address: self.lent.address + self.place.start as u64,
+            place: Place::Cuda(self.ordinal()),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            keeper: Arc::clone(&self.lent),
+        };
+        let capsule = export.capsule(py, &wishes)?;
+        py.detach(|| self.lent.batch.read(stream)).map_err(|error| refused(&error))?;
+        Ok(capsule)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let rows = self.shape.first().copied().unwrap_or(0);
+        usize::try_from(rows).map_err(|_| PyIndexError::new_err("no rows"))
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "DeviceArray(shape={:?}, dtype={}, device={})",
+            self.shape,
+            self.dtype.name(),
+            self.device()
+        )
+    }
+}
+
+/// The exception for a device that does not work.
+pub(crate) fn device_error(py: Python<'_>, error: &DeviceError) -> PyErr {
+    let class = match error {
+        DeviceError::NoLibrary { .. }
+        | DeviceError::Incomplete { .. }
+        | DeviceError::NoDevice { .. }
+        | DeviceError::NoSuchDevice { .. } => "ConfigError",
+        _ => "DeviceError",
+    };
+    named(py, class, &error.to_string())
+}
+
+pub(crate) fn set_stats(dict: &Bound<'_, PyDict>, device: &Device) -> PyResult<()> {
+    let stats = device.stats();
+    let DeviceStats { slots, slot_bytes, ahead, batches, late, .. } = stats;
+    let DeviceStats { bytes, pageable, pinned_bytes, extra_slots, .. } = stats;
+    dict.set_item("device", format!("cuda:{}", device.ordinal()))?;
+    dict.set_item("device_slots", slots)?;
+    dict.set_item("device_slot_bytes", slot_bytes)?;
+    dict.set_item("device_ahead", ahead)?;
+    dict.set_item("device_batches", batches)?;
+    dict.set_item("device_late_batches", late)?;
+    dict.set_item("device_bytes", bytes)?;
+    dict.set_item("device_pageable_batches", pageable)?;
+    dict.set_item("device_pinned_bytes", pinned_bytes)?;
+    dict.set_item("device_extra_slots", extra_slots)
+}

@@ -1,0 +1,263 @@
+//! Memory that is given to frameworks by DLPack: capsules, old and new, that keep it alive.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shardfeed_pipeline::Dtype;
+
+/// Where memory is, as dlpack.h numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Cpu,
+    Cuda(usize),
+}
+
+impl Place {
+    pub(crate) fn numbers(self) -> (i32, i32) {
+        match self {
+            Self::Cpu => (1, 0),
+            Self::Cuda(ordinal) => (2, i32::try_from(ordinal).unwrap_or(i32::MAX)),
+        }
+    }
+}
+
+/// What a consumer asked for besides the memory.
+#[derive(Default)]
+pub(crate) struct Wishes {
+    /// Which capsules it knows.
+    pub(crate) max_version: Option<(u32, u32)>,
+    pub(crate) dl_device: Option<(i32, i32)>,
+    pub(crate) copy: Option<bool>,
+}
+
+/// Memory to be given away: compact, row-major.
+pub(crate) struct Export<K> {
+    pub(crate) address: u64,
+    pub(crate) place: Place,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<i64>,
+    /// Whatever keeps the memory as it is. Dropped by any thread, with or without Python's lock.
+    pub(crate) keeper: Arc<K>,
+}
+
+impl<K: Send + Sync + 'static> Export<K> {
+    /// A capsule, with the struct of DLPack 1.0 for consumers that know it.
+    ///
+    /// # Errors  `BufferError` for what is not there: copies, other devices.
+    pub(crate) fn capsule<'py>(
+        self,
+        py: Python<'py>,
+        wishes: &Wishes,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if wishes.copy == Some(true) {
+            return Err(PyBufferError::new_err(
+                "copies are not made here: take it as it is, and copy that",
+            ));
+        }
+        if wishes.dl_device.is_some_and(|device| device != self.place.numbers()) {
+            return Err(PyBufferError::new_err(
+                "it is on another device: take it as it is, and copy that",
+            ));
+        }
+        if wishes.max_version.is_some_and(|(major, _)| major >= 1) {
+            return capsule(py, self, c"dltensor_versioned", |tensor, context| ManagedVersioned {
+                version: Version { major: 1, minor: 0 },
+                context,
+                deleter: drop_context::<ManagedVersioned, K>,
+                flags: 0,
+                tensor,
+            });
+        }
+        capsule(py, self, c"dltensor", |tensor, context| Managed {
+            tensor,
+            context,
+            deleter: drop_context::<Managed, K>,
+        })
+    }
+}
+
+/// What `__dlpack__` was told, of which the stream is the caller's business.
+pub(crate) fn wishes(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Wishes> {
+    let mut wishes = Wishes::default();
+    for (name, value) in arguments.into_iter().flatten() {
+        match name.extract::<String>()?.as_str() {
+            "max_version" => wishes.max_version = value.extract()?,
+            "dl_device" => {
+                // An enum in some frameworks, which is an int.
+                let device: Option<(Bound<'_, PyAny>, i32)> = value.extract()?;
+                let kind = |(kind, number): (Bound<'_, PyAny>, i32)| {
+                    Ok::<_, PyErr>((kind.call_method0("__index__")?.extract()?, number))
+                };
+                wishes.dl_device = device.map(kind).transpose()?;
+            }
+            "copy" => wishes.copy = value.extract()?,
+            other => {
+                let message = format!("__dlpack__() has no argument {other:?}");
+                return Err(pyo3::exceptions::PyTypeError::new_err(message));
+            }
+        }
+    }
+    Ok(wishes)
+}
+
+#[repr(C)]
+struct Device {
+    kind: i32,
+    number: i32,
+}
+
+#[repr(C)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    dimensions: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: unsafe extern "C" fn(*mut Self),
+}
+
+#[repr(C)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedVersioned {
+    version: Version,
+    context: *mut c_void,
+    deleter: unsafe extern "C" fn(*mut Self),
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// What a consumer has until it calls the deleter. The struct that it sees comes first.
+#[repr(C)]
+struct Given<M, K> {
+    managed: M,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    _keeper: Arc<K>,
+}
+
+trait Struct {
+    const NAME: &'static CStr;
+    fn context(&self) -> *mut c_void;
+    fn deleter(&self) -> unsafe extern "C" fn(*mut Self);
+}
+
+impl Struct for Managed {
+    const NAME: &'static CStr = c"dltensor";
+
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+
+    fn deleter(&self) -> unsafe extern "C" fn(*mut Self) {
+        self.deleter
+    }
+}
+
+impl Struct for ManagedVersioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+
+    fn deleter(&self) -> unsafe extern "C" fn(*mut Self) {
+        self.deleter
+    }
+}
+
+fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
+    py: Python<'py>,
+    export: Export<K>,
+    name: &'static CStr,
+    make: impl FnOnce(Tensor, *mut c_void) -> M,
+) -> PyResult<Bound<'py, PyAny>> {
+    debug_assert_eq!(name, M::NAME);
+    let Export { address, place, dtype, mut shape, keeper } = export;
+    let (kind, number) = place.numbers();
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    let tensor = Tensor {
+        data: address as *mut c_void,
+        device: Device { kind, number },
+        dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
+        dtype: data_type(dtype),
+        // The vectors' items stay where they are while the vectors move.
+        shape: shape.as_mut_ptr(),
+        strides: strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let mut given = Box::<Given<M, K>>::new_uninit();
+    let context = given.as_mut_ptr().cast::<c_void>();
+    given.write(Given { managed: make(tensor, context), shape, strides, _keeper: keeper });
+    // From here on it belongs to the capsule, whose destructor frees it unless somebody took it.
+    let given = Box::into_raw(given).cast::<c_void>();
+    // SAFETY: the pointer is to a `Given<M, K>`, which was written, lives until its deleter is called and
+    // begins with `M`; the name is static; the interpreter's lock is held (`py`).
+    unsafe {
+        let capsule = ffi::PyCapsule_New(given, M::NAME.as_ptr(), Some(end_capsule::<M>));
+        if capsule.is_null() {
+            drop(Box::from_raw(given.cast::<Given<M, K>>()));
+            return Err(PyErr::fetch(py));
+        }
+        Ok(Bound::from_owned_ptr(py, capsule))
+    }
+}
+
+/// Frees what nobody took: a consumer gives the capsule another name.
+unsafe extern "C" fn end_capsule<M: Struct>(capsule: *mut ffi::PyObject) {
+    // SAFETY: called once by the interpreter, with the capsule made above; under its first name it holds
+    // an `M` whose deleter was not called.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
+            let managed = ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>();
+            ((*managed).deleter())(managed);
+        }
+    }
+}
+
+/// The deleter: called once by whoever has the struct, on any thread.
+unsafe extern "C" fn drop_context<M: Struct, K: Send + Sync + 'static>(managed: *mut M) {
+    // SAFETY: `managed` is the first field of the box that its context points to, which nobody else frees.
+    unsafe { drop(Box::from_raw((*managed).context().cast::<Given<M, K>>())) }
+}
+
+fn data_type(dtype: Dtype) -> DataType {
+    let code = match dtype {
+        Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => 0,
+        Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Bytes => 1,
+        Dtype::Float16 | Dtype::Float32 | Dtype::Float64 => 2,
+        Dtype::Bfloat16 => 4,
+        Dtype::Bool => 6,
+    };
+    DataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
+}

@@ -1,0 +1,165 @@
+"""A trainer's side of a GPU for tests: streams, memory and work, straight on the driver; DLPack, taken by hand.
+
+With the stand-in for the driver (worker/device/tests/standin), which has `standin_work`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from typing import Any
+
+import numpy as np
+
+CUDA = ctypes.CDLL("libcuda.so.1")
+CUDA.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+CUDA.cuMemcpyDtoHAsync_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+CUDA.standin_work.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint]
+
+API = ctypes.pythonapi
+API.PyCapsule_GetName.restype = ctypes.c_char_p
+API.PyCapsule_GetName.argtypes = [ctypes.py_object]
+API.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+API.PyCapsule_GetPointer.restype = ctypes.c_void_p
+API.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def call(function: str, *arguments: Any) -> None:
+    code = getattr(CUDA, function)(*arguments)
+    assert code == 0, f"{function}: {code}"
+
+
+class Stream:
+    """A stream of this thread, which is the only one that uses the driver here beside the loader's."""
+
+    def __init__(self) -> None:
+        context, self.handle = ctypes.c_void_p(), ctypes.c_void_p()
+        call("cuInit", 0)
+        call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        call("cuCtxSetCurrent", context)
+        call("cuStreamCreate", ctypes.byref(self.handle), 0)
+
+    @property
+    def number(self) -> int:
+        return int(self.handle.value or 0)
+
+    def works(self, address: int, size: int, microseconds: int) -> None:
+        """Queues something that reads so many bytes for so long."""
+        call("standin_work", self.handle, address, size, microseconds)
+
+    def read(self, address: int, size: int) -> bytes:
+        """What is there after everything that was queued."""
+        copy = ctypes.create_string_buffer(max(size, 1))
+        call("cuMemcpyDtoHAsync_v2", copy, address, size, self.handle)
+        call("cuStreamSynchronize", self.handle)
+        return copy.raw[:size]
+
+    def close(self) -> None:
+        call("cuStreamSynchronize", self.handle)
+        call("cuStreamDestroy_v2", self.handle)
+        call("cuDevicePrimaryCtxRelease_v2", 0)
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Managed(ctypes.Structure):
+    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)))
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    )
+
+
+class Taken:
+    """What a consumer has of a capsule: takes it, and calls the deleter when it is closed."""
+
+    def __init__(self, capsule: Any) -> None:
+        name = API.PyCapsule_GetName(capsule)
+        kind: Any = {b"dltensor": Managed, b"dltensor_versioned": Versioned}[name]
+        self.is_versioned = kind is Versioned
+        self.pointer = API.PyCapsule_GetPointer(capsule, name)
+        self._used = b"used_" + name
+        API.PyCapsule_SetName(capsule, self._used)
+        self.managed = kind.from_address(self.pointer)
+        self.tensor = self.managed.tensor
+        self.shape = tuple(self.tensor.shape[i] for i in range(self.tensor.ndim))
+        self.strides = tuple(self.tensor.strides[i] for i in range(self.tensor.ndim))
+
+    @property
+    def dtype(self) -> Any:
+        kind = {0: "i", 1: "u", 2: "f", 6: "b"}[self.tensor.code]
+        return np.dtype(f"{kind}{self.tensor.bits // 8}")
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.tensor.bits // 8
+
+    def close(self) -> None:
+        self.managed.deleter(self.pointer)
+
+
+def on_host(array: Any, stream: Stream, **asked: Any) -> Any:
+    """A `DeviceArray`'s values, read on that stream."""
+    taken = Taken(array.__dlpack__(stream=stream.number, **asked))
+    tensor = taken.tensor
+    assert (tensor.device_type, tensor.device_id) == array.__dlpack_device__() == (2, 0)
+    assert tensor.data % 256 == 0 and tensor.byte_offset == 0 and tensor.lanes == 1
+    assert taken.shape == array.shape and taken.is_versioned == ("max_version" in asked)
+    values = np.frombuffer(stream.read(tensor.data, taken.size), dtype=taken.dtype).reshape(taken.shape)
+    assert taken.strides == tuple(s // values.itemsize for s in np.zeros(taken.shape, taken.dtype).strides)
+    taken.close()
+    return values
+
+
+class FakeTensor:
+    """As much of a `torch.Tensor` as is asked for, in memory of the driver."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype, address = shape, np.dtype(dtype), ctypes.c_uint64()
+        self.size = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+        call("cuMemAlloc_v2", ctypes.byref(address), max(self.size, 1))
+        self.address: int = address.value
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def on_host(self, stream: Stream) -> Any:
+        return np.frombuffer(stream.read(self.address, self.size), dtype=self.dtype).reshape(self.shape)
+
+    def free(self) -> None:
+        call("cuMemFree_v2", self.address)
+
+
+def fake_torch(stream: Stream) -> types.ModuleType:
+    """A module `torch` whose current stream is this one. The real one needs a GPU for its own memory there."""
+    torch: Any = types.ModuleType("torch")
+    torch.__version__ = "0"
+    torch.empty = lambda shape, dtype, device: FakeTensor(shape, dtype)
+    torch.from_numpy = lambda array: array
+    for name in ("bool", "uint8", "int32", "int64", "float32"):
+        setattr(torch, name, name)
+    torch.cuda = types.SimpleNamespace(
+        is_initialized=lambda: False,
+        current_stream=lambda device: types.SimpleNamespace(cuda_stream=stream.number),
+    )
+    return torch

@@ -1,0 +1,387 @@
+//! The thread that owns a device: takes commands, copies ahead, sees who is done.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{PoisonError, Weak};
+use std::time::Duration;
+
+use shardfeed_handoff::{Hold, Memory, SlotPool};
+
+use crate::driver::{CopyStream, DeviceSlot, Driver};
+use crate::error::DeviceError;
+use crate::handle::{Answer, Command, Device, DeviceStats, Shared, Source, Work};
+use crate::ring::{BatchId, Ring, SlotIndex};
+
+/// How often it is looked whether the device is done, or whether there is a batch to copy: at first,
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+/// and after nothing has changed for a while.
+const PAUSE_MAX: Duration = Duration::from_millis(4);
+/// With nothing to look at a command ends the wait.
+const PAUSE_IDLE: Duration = Duration::from_secs(3600);
+
+/// A device's thread.
+pub(crate) struct Agent {
+    inbox: Receiver<Command>,
+    shared: Weak<Shared>,
+    source: Option<Box<dyn Source>>,
+    ring: Ring,
+    /// Batches that wait for a slot, in sequence.
+    waiting: VecDeque<Work>,
+    /// Batches that the trainer waits for.
+    asked: Vec<(BatchId, Answer<u64>)>,
+    /// Regions of host memory, by their address.
+    regions: BTreeMap<usize, Region>,
+    stats: DeviceStats,
+    is_closed: bool,
+    failure: Option<DeviceError>,
+    has_warned: bool,
+    // In the order in which they must be dropped.
+    slots: Vec<DeviceSlot>,
+    stream: CopyStream,
+    driver: Driver,
+}
+
+struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+    is_registered: bool,
+}
+
+impl Agent {
+    /// Opens the device, says so, and serves it until nobody needs it.
+    pub(crate) fn run(
+        ordinal: usize,
+        turns: usize,
+        inbox: Receiver<Command>,
+        shared: Weak<Shared>,
+        opened: &Answer<()>,
+    ) {
+        let open = || -> Result<(Driver, CopyStream), DeviceError> {
+            let driver = Driver::open(ordinal)?;
+            let stream = CopyStream::new(&driver)?;
+            Ok((driver, stream))
+        };
+        let (driver, stream) = match open() {
+            Ok(opened) => opened,
+            Err(error) => {
+                let _ = opened.send(Err(error));
+                return;
+            }
+        };
+        let mut agent = Self {
+            inbox,
+            shared,
+            source: None,
+            ring: Ring::new(turns),
+            waiting: VecDeque::new(),
+            asked: vec![],
+            regions: BTreeMap::new(),
+            stats: DeviceStats::default(),
+            is_closed: false,
+            failure: None,
+            has_warned: false,
+            slots: vec![],
+            stream,
+            driver,
+        };
+        let _ = opened.send(Ok(()));
+        if catch_unwind(AssertUnwindSafe(|| agent.serve())).is_err() {
+            tracing::error!("the thread that copies to the device panicked");
+            agent.fail(&DeviceError::Ended);
+        }
+        agent.end();
+    }
+
+    fn serve(&mut self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let has_moved = match self.turn() {
+                Ok(has_moved) => has_moved,
+                Err(error) => {
+                    self.fail(&error);
+                    true
+                }
+            };
+            self.tell_stats();
+            self.beat();
+            pause = if has_moved { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            let wait = if self.has_to_look() { pause } else { PAUSE_IDLE };
+            match self.inbox.recv_timeout(wait) {
+                Ok(command) => {
+                    pause = PAUSE_MIN;
+                    self.take(command);
+                    while let Ok(command) = self.inbox.try_recv() {
+                        self.take(command);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Whether something may change without a command.
+    fn has_to_look(&self) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        let is_looking = self.source.is_some() && self.ring.room() > 0;
+        is_looking || !self.waiting.is_empty() || !self.ring.unsettled().is_empty()
+    }
+
+    /// Sees who is done, and copies what there is room for; whether anything changed.
+    fn turn(&mut self) -> Result<bool, DeviceError> {
+        if self.failure.is_some() {
+            return Ok(false);
+        }
+        let mut has_moved = self.settle()?;
+        if let Some(source) = &mut self.source
+            && self.waiting.is_empty()
+            && self.ring.room() > 0
+            && let Some(shared) = self.shared.upgrade()
+        {
+            self.waiting.extend(source.look(self.ring.ahead_max(), &Device::of(shared)));
+        }
+        while let Some(work) = self.waiting.pop_front() {
+            if let Some(work) = self.begin(work)? {
+                self.waiting.push_front(work);
+                break;
+            }
+            has_moved = true;
+        }
+        while self.lend() {
+            has_moved = true;
+        }
+        Ok(has_moved)
+    }
+
+    /// Gives the trainer what it waits for and what has a slot; whether there was something.
+    fn lend(&mut self) -> bool {
+        let waiting = |id: BatchId| self.waiting.iter().any(|work| work.id == id);
+        let Some(at) = self.asked.iter().position(|(id, _)| !waiting(*id)) else {
+            return false;
+        };
+        let (batch, answer) = self.asked.swap_remove(at);
+        let slot = self.ring.lend(batch).ok_or(DeviceError::Ended);
+        self.tell_stats();
+        // Whoever asked may have gone.
+        let _ = answer.send(slot.map(|slot| self.slots[slot.0].address()));
+        true
+    }
+
+    /// Sees which copies are complete and which slots nobody reads any more.
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        let mut has_moved = false;
+        for index in self.ring.unsettled() {
+            let slot = &mut self.slots[index.0];
+            if self.ring.is_copying(index) {
+                if !slot.is_filled()? {
+                    continue;
+                }
+                self.ring.copied(index);
+                has_moved = true;
+            }
+            if self.ring.is_draining(index) && slot.is_drained()? {
+                if self.ring.drained(index) {
+                    slot.free();
+                }
+                has_moved = true;
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Begins to copy a batch; gives it back if it has to wait for a slot.
+    fn begin(&mut self, work: Work) -> Result<Option<Work>, DeviceError> {
+        let is_asked_for = self.asked.iter().any(|(id, _)| *id == work.id);
+        let bytes = work.copies.bytes.max(1);
+        let extra_before = self.ring.extra_total();
+        let allocation = SlotPool::slot_bytes(bytes);
+        let Some(begin) = self.ring.begin(work.id, bytes, allocation, is_asked_for) else {
+            return Ok(Some(work));
+        };
+        self.stats.extra_slots += self.ring.extra_total() - extra_before;
+        while self.slots.len() <= begin.slot.0 {
+            self.slots.push(DeviceSlot::new(&self.driver)?);
+        }
+        if let Some(bytes) = begin.allocate {
+            self.slots[begin.slot.0].allocate(bytes)?;
+        }
+        let is_registered = self.register(&work.hold);
+        let Work { hold, copies, is_late, .. } = work;
+        self.slots[begin.slot.0].fill(hold, &copies.copies, &self.stream)?;
+        self.stats.batches += 1;
+        self.stats.late += u64::from(is_late || is_asked_for);
+        self.stats.bytes += copies.copies.iter().map(|copy| copy.len as u64).sum::<u64>();
+        self.stats.pageable += u64::from(!is_registered);
+        Ok(None)
+    }
+
+    /// Makes the memory of a host's slot known to the device, once; whether it could be.
+    fn register(&mut self, hold: &Hold) -> bool {
+        let (base, bytes) = (hold.base(), hold.size_bytes());
+        if let Some(region) = self.regions.get(&base.addr().get()) {
+            return region.is_registered;
+        }
+        let Some(shared) = self.shared.upgrade() else {
+            return false;
+        };
+        let commands = shared.commands.clone();
+        // This thread lives while the memory may come; once it has ended nothing is registered.
+        let heir = move |memory| drop(commands.send(Command::Unmap(memory)));
+        if !hold.bequeath(heir) {
+            // Another device has it: nobody would tell this one when it goes.
+            return false;
+        }
+        let registered = self.driver.register(base, bytes);
+        if let Err(error) = &registered
+            && !std::mem::replace(&mut self.has_warned, true)
+        {
+            tracing::warn!(
+                %error,
+                "batches cannot be pinned and are copied to the device the slow way; raise the limit on \
+                 locked memory (ulimit -l) or give the container memory to lock"
+            );
+        }
+        let is_registered = registered.is_ok();
+        self.stats.pinned_bytes += if is_registered { bytes } else { 0 };
+        self.regions.insert(base.addr().get(), Region { base, bytes, is_registered });
+        is_registered
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Look => {}
+            Command::Follow(source) => self.source = (!self.is_closed).then_some(source),
+            Command::Stage(work) => {
+                if self.working().is_ok() && !self.is_closed {
+                    self.waiting.push_front(Work { is_late: true, ..work });
+                }
+            }
+            Command::Lend(batch, answer) => match self.working() {
+                Ok(()) => self.asked.push((batch, answer)),
+                // Whoever asked may have gone.
+                Err(error) => drop(answer.send(Err(error))),
+            },
+            Command::Read(batch, stream, answer) => {
+                let slot = self.working().and_then(|()| self.lent(batch));
+                let result = slot.and_then(|slot| self.slots[slot.0].lend(stream));
+                let _ = answer.send(self.failed(result));
+            }
+            Command::CopyOut(batch, copies, stream, answer) => {
+                let slot = self.working().and_then(|()| self.lent(batch));
+                let result = slot.and_then(|slot| self.slots[slot.0].copy_out(&copies, stream));
+                let _ = answer.send(self.failed(result));
+            }
+            Command::GiveBack(batch) => {
+                self.waiting.retain(|work| work.id != batch);
+                if let Some(slot) = self.ring.give_back(batch)
+                    && self.failure.is_none()
+                {
+                    let result = self.slots[slot.0].give_back(&self.driver);
+                    let _ = self.failed(result);
+                }
+            }
+            Command::Unmap(memory) => self.unmap(memory),
+            Command::Close(answer) => {
+                self.close();
+                let _ = answer.send(Ok(()));
+            }
+        }
+    }
+
+    fn lent(&self, batch: BatchId) -> Result<SlotIndex, DeviceError> {
+        self.ring.slot_of(batch).ok_or(DeviceError::Ended)
+    }
+
+    fn working(&self) -> Result<(), DeviceError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Keeps in mind what the driver refused: nothing works after that.
+    fn failed<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(error @ DeviceError::Call { .. }) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    fn fail(&mut self, error: &DeviceError) {
+        if self.failure.is_some() {
+            return;
+        }
+        tracing::error!(%error, "the device failed, no batch is copied any more");
+        self.failure = Some(error.clone());
+        if let Some(shared) = self.shared.upgrade() {
+            let mut failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some(error.clone());
+        }
+        for (_, answer) in self.asked.drain(..) {
+            let _ = answer.send(Err(error.clone()));
+        }
+        // Slots of the host that are held here would keep this thread.
+        self.source = None;
+        self.waiting.clear();
+        let _ = self.stream.synchronize();
+        self.slots.iter_mut().for_each(DeviceSlot::abandon);
+    }
+
+    fn unmap(&mut self, memory: Memory) {
+        if let Some(region) = self.regions.remove(&memory.base().addr().get()) {
+            self.unregister(&region);
+        }
+        drop(memory);
+    }
+
+    fn unregister(&mut self, region: &Region) {
+        if region.is_registered {
+            // A device that failed keeps nothing; the memory is unmapped all the same.
+            let result = self.driver.unregister(region.base, region.bytes);
+            self.stats.pinned_bytes -= region.bytes;
+            if self.failure.is_none() {
+                let _ = self.failed(result);
+            }
+        }
+    }
+
+    /// No more batches; what was lent stays good.
+    fn close(&mut self) {
+        self.is_closed = true;
+        self.source = None;
+        self.waiting.clear();
+        let result = self.stream.synchronize().and_then(|()| self.settle().map(drop));
+        if self.failure.is_none() {
+            let _ = self.failed(result);
+        }
+        for slot in self.ring.close() {
+            self.slots[slot.0].free();
+        }
+        for region in std::mem::take(&mut self.regions).into_values() {
+            self.unregister(&region);
+        }
+        self.tell_stats();
+    }
+
+    /// Frees everything, once nobody has a batch.
+    fn end(mut self) {
+        self.close();
+    }
+
+    /// Says that this thread lives.
+    fn beat(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.beats.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn tell_stats(&mut self) {
+        (self.stats.slots, self.stats.slot_bytes) = self.ring.memory();
+        self.stats.ahead = self.ring.ahead();
+        if let Some(shared) = self.shared.upgrade() {
+            *shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What can go wrong with a device: what was tried, what was said, what to do.
+
+/// Why a device cannot be used, or not any more. Without a device everything works with
+/// `device="cpu"`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no driver.
+    #[error(
+        "no NVIDIA driver here: libcuda.so.1 was looked for in the system's library folders and in \
+         LD_LIBRARY_PATH ({library_path}); install the driver, start the container with its GPUs \
+         (docker run --gpus all), or use device=\"cpu\""
+    )]
+    NoLibrary {
+        /// What that variable says, or that it is not set.
+        library_path: String,
+    },
+    /// What is called libcuda is another library, or too old.
+    #[error(
+        "the NVIDIA driver that was found lacks {}; a driver of version 525 or later has all that is \
+         used (a stub of the CUDA toolkit in LD_LIBRARY_PATH hides it)",
+        .missing.join(", ")
+    )]
+    Incomplete {
+        /// Functions that it has not.
+        missing: Vec<&'static str>,
+    },
+    /// The driver sees no device.
+    #[error(
+        "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES: {visible}); give this process or \
+         container one, or use device=\"cpu\""
+    )]
+    NoDevice {
+        /// What that variable says, or that it is not set.
+        visible: String,
+    },
+    /// There are fewer.
+    #[error(
+        "there is no device \"cuda:{ordinal}\": this process sees {count}, counted from 0 \
+         (CUDA_VISIBLE_DEVICES: {visible})"
+    )]
+    NoSuchDevice {
+        /// Its number.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+        /// What that variable says, or that it is not set.
+        visible: String,
+    },
+    /// A call of the driver failed.
+    #[error("{call}: the NVIDIA driver says {name} ({code}){hint}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its answer.
+        code: u32,
+        /// And what the driver calls it.
+        name: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The process was forked.
+    #[error(
+        "this device is in use by the process that this one was forked from: CUDA does not survive a \
+         fork; make the loader after forking, or start processes by \"spawn\""
+    )]
+    Forked,
+    /// The loader was closed.
+    #[error("the loader was closed, and with it what copies to the device")]
+    Ended,
+    /// Nothing was heard of the driver for long.
+    #[error(
+        "the thread that copies to the device has not answered for {seconds} s: it waits for the NVIDIA \
+         driver; look at dmesg and nvidia-smi, and start the process again"
+    )]
+    Stuck {
+        /// How long.
+        seconds: u64,
+    },
+    /// The system has no thread.
+    #[error("cannot start the thread that copies to the device: {0}")]
+    Thread(String),
+    /// A place that is none.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What an environment variable says, for a message.
+pub(crate) fn variable(name: &str) -> String {
+    std::env::var(name).map_or_else(|_| "not set".into(), |value| format!("{value:?}"))
+}
+
+/// What to do about an answer of the driver.
+pub(crate) fn hint(code: u32) -> &'static str {
+    match code {
+        2 => {
+            "; the GPU has no memory left for batches: use a smaller batch_size, or leave it some \
+              (JAX: XLA_PYTHON_CLIENT_MEM_FRACTION)"
+        }
+        3 | 999 => "; the driver does not work in this process: look at nvidia-smi and dmesg",
+        34 => {
+            "; a stub of the CUDA toolkit was loaded in place of the driver: take its folder out of \
+               LD_LIBRARY_PATH"
+        }
+        46 => "; the GPU is in use by another process alone: see `nvidia-smi -q -d COMPUTE`",
+        700..=719 => {
+            "; something that ran on the GPU failed, here or in the trainer, and nothing can run there \
+             any more: start the process again from its last checkpoint"
+        }
+        803 | 804 => "; driver and libcuda.so.1 are of different versions: mount the host's driver",
+        _ => "",
+    }
+}

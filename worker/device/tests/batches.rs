@@ -1,0 +1,584 @@
+//! Batches through a device, with the stand-in for its driver: what happens in which order, what is
+//! left, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code)]
+mod consumer;
+#[allow(dead_code)]
+mod standin;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use consumer::Consumer;
+use shardfeed_device::{
+    ConsumerStream, Device, DeviceBatch, DeviceError, Source, Work, device_count,
+};
+use shardfeed_handoff::{BufferRange, SharedSlot, SlotPool};
+use standin::{build, run, run_with, wait_for_the_thread};
+
+const BYTES: usize = 100_000;
+
+/// Batches that are ready, in sequence.
+#[derive(Clone, Default)]
+struct Queue(Arc<Mutex<VecDeque<(u64, SharedSlot)>>>);
+
+impl Source for Queue {
+    fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
+        let mut queue = self.0.lock().unwrap();
+        let new = queue.iter_mut().take(count).filter_map(|(_, slot)| {
+            let is_new = slot.companion().is_none();
+            is_new.then(|| device.prepare(slot, &parts(BYTES)))
+        });
+        new.collect()
+    }
+}
+
+/// A batch of two parts, whose bytes follow from its number.
+fn parts(bytes: usize) -> [BufferRange; 2] {
+    let half = (bytes / 2).next_multiple_of(256);
+    [BufferRange { start: 0, len: half - 7 }, BufferRange { start: half, len: bytes - half }]
+}
+
+fn content(number: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| ((at * 7 + number * 131) % 253) as u8).collect()
+}
+
+/// A trainer with its device and what it reads from.
+struct Trainer {
+    device: Device,
+    pool: SlotPool,
+    queue: Queue,
+    number: u64,
+}
+
+impl Trainer {
+    fn new(turns: usize) -> Self {
+        let device = Device::with_turns(0, turns).unwrap();
+        Self { device, pool: SlotPool::sealed(4), queue: Queue::default(), number: 0 }
+    }
+
+    fn slot(&self, number: u64, bytes: usize) -> SharedSlot {
+        let mut slot = self.pool.take(bytes).unwrap();
+        slot.bytes_mut()[..bytes].copy_from_slice(&content(number, bytes));
+        slot.share()
+    }
+
+    /// Gets `count` batches ready.
+    fn reads(&mut self, count: u64) {
+        for number in self.number..self.number + count {
+            let slot = self.slot(number, BYTES);
+            self.queue.0.lock().unwrap().push_back((number, slot));
+        }
+        self.number += count;
+    }
+
+    /// Copies what is ready ahead.
+    fn follows(&self) {
+        self.device.follow(Box::new(self.queue.clone()));
+    }
+
+    fn waits_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", self.device.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The next batch: its number, its place, and what keeps it.
+    fn next(&mut self) -> (u64, u64, Box<DeviceBatch>) {
+        let (number, mut slot) = self.queue.0.lock().unwrap().pop_front().unwrap();
+        let (address, batch) = self.takes(&mut slot, BYTES).unwrap();
+        self.device.look();
+        (number, address, batch)
+    }
+
+    fn takes(
+        &self,
+        slot: &mut SharedSlot,
+        bytes: usize,
+    ) -> Result<(u64, Box<DeviceBatch>), DeviceError> {
+        if slot.companion().is_none() {
+            let work = self.device.prepare(slot, &parts(bytes));
+            self.device.stage(work);
+        }
+        let batch = slot.companion().take().unwrap().downcast::<DeviceBatch>().unwrap();
+        Ok((batch.lend()?, batch))
+    }
+
+    fn ends(self) {
+        self.device.close();
+        let Self { device, pool, queue, .. } = self;
+        drop((queue, pool, device));
+        wait_for_the_thread();
+    }
+}
+
+/// Whether what is on the device is the batch of that number.
+fn is_whole(consumer: &Consumer, number: u64, address: u64, batch: &DeviceBatch, bytes: usize) {
+    let expected = content(number, bytes);
+    for (part, place) in parts(bytes).iter().zip(batch.places()) {
+        assert_eq!(place.start % 256, 0);
+        let there = consumer.bytes(address + place.start as u64, place.len);
+        assert!(there == expected[part.bytes()], "batch {number} is not what was written");
+    }
+}
+
+#[test]
+fn batches_arrive_whole_whether_ahead_or_not() {
+    let end = run("batches_arrive_whole_whether_ahead_or_not", &[], || {
+        let mut trainer = Trainer::new(3);
+        let consumer = Consumer::new();
+        trainer.reads(12);
+        for _ in 0..3 {
+            let (number, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            is_whole(&consumer, number, address, &batch, BYTES);
+        }
+        assert_eq!(trainer.device.stats().late, 3);
+        trainer.follows();
+        for _ in 3..12 {
+            trainer.waits_for("copies ahead", |trainer| trainer.device.stats().ahead > 0);
+            let (number, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            is_whole(&consumer, number, address, &batch, BYTES);
+        }
+        let stats = trainer.device.stats();
+        assert_eq!((stats.batches, stats.late, stats.pageable, stats.extra_slots), (12, 3, 0, 0));
+        assert_eq!(stats.slots, 3, "{stats:?}");
+        trainer.ends();
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    assert_eq!(end.number("copies"), 12, "a batch of neighbouring parts is one copy");
+    let threads = end.report["context_threads"].as_array().unwrap();
+    assert_eq!(threads[0], "shardfeed-gpu");
+    assert_eq!(threads.len(), 2, "the other one is the consumer's: {threads:?}");
+}
+
+#[test]
+fn the_next_batch_is_there_while_the_trainer_works_on_this_one() {
+    let environment = [("STANDIN_TRACE", "1"), ("STANDIN_COPY_US", "2000")];
+    let end =
+        run("the_next_batch_is_there_while_the_trainer_works_on_this_one", &environment, || {
+            let mut trainer = Trainer::new(2);
+            let consumer = Consumer::new();
+            trainer.reads(4);
+            trainer.follows();
+            for _ in 0..4 {
+                let (_, address, batch) = trainer.next();
+                batch.read(consumer.stream()).unwrap();
+                consumer.works(address, BYTES, 300_000);
+            }
+            trainer.ends();
+            drop(consumer);
+        });
+    let Some(end) = end else { return };
+    end.is_clean();
+    let trace = end.trace();
+    let ends_of = |kind: &str, which: &str| -> Vec<usize> {
+        let places = trace.iter().enumerate().filter(|(_, t)| t.1 == kind && t.2 == which);
+        places.map(|(place, _)| place).collect()
+    };
+    let (begun, worked) = (ends_of("work", "begin"), ends_of("work", "end"));
+    let copied = ends_of("copy_in", "end");
+    assert_eq!((begun.len(), worked.len(), copied.len()), (4, 4, 4));
+    for step in 0..3 {
+        assert!(copied[step] < begun[step], "work on a batch begins after its copy");
+        assert!(
+            copied[step + 1] < worked[step],
+            "copy {} ends during work {step}: {trace:?}",
+            step + 1
+        );
+    }
+    assert_eq!(
+        end.number("device_bytes_peak"),
+        2 * SlotPool::slot_bytes(BYTES) as u64,
+        "the ring's"
+    );
+}
+
+#[test]
+fn a_slot_is_written_only_after_whoever_reads_it() {
+    let environment = [("STANDIN_TRACE", "1")];
+    let end = run("a_slot_is_written_only_after_whoever_reads_it", &environment, || {
+        let mut trainer = Trainer::new(2);
+        let consumers = [Consumer::new(), Consumer::new()];
+        trainer.follows();
+        for step in 0..60 {
+            trainer.reads(1);
+            let (_, address, batch) = trainer.next();
+            // Two streams read it, and it is given back while they do.
+            for consumer in &consumers[..1 + step % 2] {
+                batch.read(consumer.stream()).unwrap();
+                consumer.works(address, BYTES, 3_000);
+            }
+        }
+        trainer.ends();
+        drop(consumers);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    let waits = end.trace().iter().filter(|piece| piece.1 == "wait").count();
+    assert!(waits > 60, "copies waited on the device for readers, too: {waits}");
+    assert_eq!(end.number("device_bytes_peak"), 2 * SlotPool::slot_bytes(BYTES) as u64);
+}
+
+#[test]
+fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
+    let end = run("a_trainer_that_is_ahead_of_its_device_waits_for_it", &[], || {
+        let mut trainer = Trainer::new(3);
+        let consumer = Consumer::new();
+        trainer.follows();
+        for _ in 0..60 {
+            // Queued and forgotten: this loop takes no time, the device does.
+            trainer.reads(1);
+            let (_, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            consumer.works(address, BYTES, 5_000);
+        }
+        assert_eq!(trainer.device.stats().extra_slots, 0);
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    let slot = SlotPool::slot_bytes(BYTES) as u64;
+    assert_eq!(end.number("device_bytes_peak"), 3 * slot);
+    let host = end.number("pinned_bytes_peak");
+    assert!(host <= 7 * slot, "copies that wait hold no more slots of the host: {host}");
+}
+
+#[test]
+fn streams_that_cannot_be_named_are_waited_for() {
+    let end =
+        run("streams_that_cannot_be_named_are_waited_for", &[("STANDIN_COPY_US", "3000")], || {
+            let mut trainer = Trainer::new(2);
+            let consumer = Consumer::new();
+            trainer.reads(20);
+            trainer.follows();
+            for step in 0..20 {
+                let (_, address, batch) = trainer.next();
+                let stream =
+                    if step % 2 == 0 { ConsumerStream::PerThread } else { ConsumerStream::Unknown };
+                batch.read(stream).unwrap();
+                if stream == ConsumerStream::PerThread {
+                    // The copy is over: whatever stream reads it now is right.
+                    consumer.works(address, BYTES, 2_000);
+                }
+            }
+            trainer.ends();
+            drop(consumer);
+        });
+    let Some(end) = end else { return };
+    end.is_clean();
+}
+
+#[test]
+fn a_batch_is_copied_out_in_the_order_of_the_trainers_stream() {
+    let name = "a_batch_is_copied_out_in_the_order_of_the_trainers_stream";
+    let end = run(name, &[("STANDIN_COPY_US", "3000")], || {
+        let mut trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        let target = consumer.allocate(BYTES);
+        trainer.reads(30);
+        trainer.follows();
+        for _ in 0..30 {
+            let (number, _, batch) = trainer.next();
+            let [first, second] = parts(BYTES);
+            let to = target + first.len as u64;
+            batch.copy_out(&[(0, target), (1, to)], consumer.stream()).unwrap();
+            drop(batch);
+            let there = consumer.bytes(target, first.len + second.len);
+            let expected = content(number, BYTES);
+            let expected = [&expected[first.bytes()], &expected[second.bytes()]].concat();
+            assert!(there == expected, "batch {number}");
+        }
+        consumer.free(target);
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_copied_all_the_same_and_counted() {
+    let name = "memory_that_cannot_be_pinned_is_copied_all_the_same_and_counted";
+    let end = run(name, &[("STANDIN_REFUSE_PIN", "801")], || {
+        let mut trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        trainer.reads(5);
+        for _ in 0..5 {
+            let (number, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            is_whole(&consumer, number, address, &batch, BYTES);
+        }
+        let stats = trainer.device.stats();
+        assert_eq!((stats.pageable, stats.batches, stats.pinned_bytes), (5, 5, 0));
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    assert_eq!(end.number("pageable"), 5);
+}
+
+#[test]
+fn a_trainer_that_holds_every_batch_does_not_wait_for_itself() {
+    let end = run("a_trainer_that_holds_every_batch_does_not_wait_for_itself", &[], || {
+        let mut trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        trainer.follows();
+        trainer.reads(9);
+        let held: Vec<_> = (0..9).map(|_| trainer.next()).collect();
+        for (number, address, batch) in &held {
+            batch.read(consumer.stream()).unwrap();
+            is_whole(&consumer, *number, *address, batch, BYTES);
+        }
+        assert_eq!(trainer.device.stats().extra_slots, 7);
+        drop(held);
+        trainer.waits_for("extra slots go", |trainer| trainer.device.stats().slots == 2);
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    assert_eq!(end.number("device_bytes_peak"), 9 * SlotPool::slot_bytes(BYTES) as u64);
+}
+
+#[test]
+fn batches_of_any_size_arrive_and_ones_never_taken_are_given_back() {
+    let name = "batches_of_any_size_arrive_and_ones_never_taken_are_given_back";
+    let end = run(name, &[("STANDIN_COPY_US", "500")], || {
+        let trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        for number in 0..60 {
+            let bytes = 2_000 + (number as usize * 7919) % 400_000;
+            let mut slot = trainer.slot(number, bytes);
+            let (address, batch) = trainer.takes(&mut slot, bytes).unwrap();
+            if number % 3 == 0 {
+                // Dropped while it is being copied, with its slot, which is written again at once.
+                drop((slot, batch));
+                continue;
+            }
+            batch.read(consumer.stream()).unwrap();
+            is_whole(&consumer, number, address, &batch, bytes);
+        }
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+}
+
+#[test]
+fn what_was_lent_stays_good_when_the_device_is_closed() {
+    let end = run("what_was_lent_stays_good_when_the_device_is_closed", &[], || {
+        let mut trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        trainer.reads(3);
+        trainer.follows();
+        let (number, address, batch) = trainer.next();
+        trainer.device.close();
+        let mut late = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
+        *late.companion() = None;
+        assert_eq!(trainer.takes(&mut late, BYTES).unwrap_err(), DeviceError::Ended);
+        drop((late, trainer));
+        batch.read(consumer.stream()).unwrap();
+        is_whole(&consumer, number, address, &batch, BYTES);
+        drop(batch);
+        wait_for_the_thread();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+}
+
+#[test]
+fn a_device_that_failed_says_so_and_ends() {
+    let environment = [("STANDIN_FAIL", "cuMemcpyHtoDAsync_v2:4:700")];
+    let end = run("a_device_that_failed_says_so_and_ends", &environment, || {
+        let mut trainer = Trainer::new(2);
+        trainer.reads(8);
+        for _ in 0..3 {
+            trainer.next();
+        }
+        let mut slot = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
+        let error = trainer.takes(&mut slot, BYTES).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)") && text.contains("checkpoint"),
+            "{text}"
+        );
+        assert_eq!(
+            trainer.device.check().unwrap_err(),
+            error,
+            "before a further batch is consumed"
+        );
+        drop(slot);
+        trainer.ends();
+    });
+    let Some(end) = end else { return };
+    assert_eq!((end.signal, &end.report["violation"]), (None, &"".into()));
+}
+
+#[test]
+fn ten_thousand_batches_leave_nothing() {
+    let end = run("ten_thousand_batches_leave_nothing", &[], || {
+        let mut trainer = Trainer::new(3);
+        let consumer = Consumer::new();
+        trainer.follows();
+        for step in 0..10_000 {
+            trainer.reads(1);
+            let (number, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            if step % 1000 == 0 {
+                is_whole(&consumer, number, address, &batch, BYTES);
+            }
+        }
+        let stats = trainer.device.stats();
+        assert_eq!((stats.batches, stats.extra_slots, stats.pageable), (10_000, 0, 0));
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+    let ring = 3 * SlotPool::slot_bytes(BYTES) as u64;
+    assert_eq!(end.number("device_bytes_peak"), ring, "memory is the ring's, throughout");
+    let host = end.number("pinned_bytes_peak");
+    assert!(host <= 8 * SlotPool::slot_bytes(BYTES) as u64, "{host}");
+}
+
+#[test]
+fn without_a_device_it_is_said_what_was_looked_for() {
+    let end =
+        run("without_a_device_it_is_said_what_was_looked_for", &[("STANDIN_DEVICES", "0")], || {
+            let text = device_count().unwrap_err().to_string();
+            assert!(text.contains("sees no GPU (CUDA_VISIBLE_DEVICES: not set)"), "{text}");
+            assert!(matches!(Device::open(0), Err(DeviceError::NoDevice { .. })));
+        });
+    let Some(end) = end else { return };
+    assert_eq!(end.signal, None, "{}", end.output);
+}
+
+#[test]
+fn another_number_of_a_device_is_refused() {
+    let end = run("another_number_of_a_device_is_refused", &[("STANDIN_DEVICES", "2")], || {
+        assert_eq!(device_count(), Ok(2));
+        let text = Device::open(2).unwrap_err().to_string();
+        assert!(
+            text.contains("no device \"cuda:2\": this process sees 2, counted from 0"),
+            "{text}"
+        );
+        let device = Device::open(1).unwrap();
+        assert_eq!(device.ordinal(), 1);
+        drop(device);
+        wait_for_the_thread();
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
+}
+
+#[test]
+fn a_driver_without_what_is_needed_is_refused_by_name() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/old.c");
+    let folder = build("old", &source);
+    let end = run_with(&folder, "a_driver_without_what_is_needed_is_refused_by_name", &[], || {
+        let error = device_count().unwrap_err();
+        assert!(error.to_string().contains("cuMemHostRegister_v2"), "{error}");
+        let DeviceError::Incomplete { missing } = error else { panic!("{error:?}") };
+        assert!(!missing.contains(&"cuInit") && missing.contains(&"cuStreamWaitEvent"));
+    });
+    let Some(end) = end else { return };
+    assert_eq!(end.signal, None, "{}", end.output);
+}
+
+#[test]
+fn without_a_driver_it_is_said_what_was_looked_for_and_what_to_do() {
+    let name = "without_a_driver_it_is_said_what_was_looked_for_and_what_to_do";
+    run_with(Path::new("/nonexistent"), name, &[], || {
+        let error = match Device::open(0) {
+            Err(error) => error,
+            Ok(device) => return println!("there is a GPU here: {device:?}"),
+        };
+        let text = error.to_string();
+        let has = |part: &str| assert!(text.contains(part), "{part:?} is not in {text:?}");
+        if matches!(error, DeviceError::NoLibrary { .. }) {
+            has("libcuda.so.1");
+            has("LD_LIBRARY_PATH (\"/nonexistent\")");
+            has("--gpus all");
+        }
+        has("device=\"cpu\"");
+    });
+}
+
+/// A process in which the driver is used wrongly must be ended by the stand-in; else the tests above
+/// show nothing.
+fn is_caught(test: &str, what: &str, wrong: impl FnOnce(Consumer)) {
+    let end = run(test, &[("STANDIN_COPY_US", "50000")], || wrong(Consumer::new()));
+    let Some(end) = end else { return };
+    assert!(end.signal.is_some(), "nothing was caught: {}", end.output);
+    assert!(end.output.contains(what), "{}", end.output);
+}
+
+#[test]
+fn the_stand_in_catches_a_write_under_a_reader() {
+    is_caught(
+        "the_stand_in_catches_a_write_under_a_reader",
+        "while something reads it",
+        |consumer| {
+            let [one, two] = [consumer.allocate(1000), consumer.allocate(1000)];
+            consumer.works(one, 1000, 300_000);
+            std::thread::sleep(Duration::from_millis(50));
+            consumer.writes(one, two, 1000);
+            consumer.bytes(two, 10);
+        },
+    );
+}
+
+#[test]
+fn the_stand_in_catches_a_source_that_changes() {
+    is_caught("the_stand_in_catches_a_source_that_changes", "host memory changed", |consumer| {
+        let (mut source, target) = (vec![1; 1000], consumer.allocate(1000));
+        consumer.pins(&mut source);
+        consumer.sends(target, &source);
+        std::hint::black_box(&mut source)[7] = 2;
+        consumer.bytes(target, 10);
+    });
+}
+
+#[test]
+fn the_stand_in_catches_memory_that_is_unpinned_under_a_copy() {
+    let name = "the_stand_in_catches_memory_that_is_unpinned_under_a_copy";
+    is_caught(name, "a copy from", |consumer| {
+        let (mut source, target) = (vec![1; 1000], consumer.allocate(1000));
+        consumer.pins(&mut source);
+        consumer.sends(target, &source);
+        consumer.unpins(&mut source);
+    });
+}
+
+#[test]
+fn the_stand_in_catches_memory_that_was_freed() {
+    is_caught("the_stand_in_catches_memory_that_was_freed", "was freed", |consumer| {
+        let target = consumer.allocate(1000);
+        consumer.free(target);
+        consumer.sends(target, &[1, 2, 3]);
+    });
+}
+
+#[test]
+fn the_stand_in_tells_what_is_left() {
+    let end = run("the_stand_in_tells_what_is_left", &[], || {
+        let consumer = Consumer::new();
+        consumer.allocate(1000);
+        std::mem::forget(consumer);
+    });
+    let Some(end) = end else { return };
+    let live = &end.report["live"];
+    assert_eq!((live["memory"].as_u64(), live["streams"].as_u64()), (Some(1), Some(1)));
+}

@@ -1,0 +1,108 @@
+//! A trainer's side of a device: streams, memory and work of its own, straight on the driver.
+#![allow(missing_docs, unreachable_pub)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, CUresult, CUstream};
+use shardfeed_device::ConsumerStream;
+
+type StandinWork = unsafe extern "C" fn(CUstream, u64, usize, u32) -> c_int;
+
+/// What a framework has of the driver, on the thread that made it.
+pub struct Consumer {
+    stream: CUstream,
+}
+
+fn check(result: CUresult) {
+    assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+impl Consumer {
+    pub fn new() -> Self {
+        let (mut context, mut stream) = (null_mut(), null_mut());
+        // SAFETY: the driver is there; the results outlive the calls.
+        unsafe {
+            check(sys::cuInit(0));
+            check(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
+            check(sys::cuCtxSetCurrent(context));
+            check(sys::cuStreamCreate(&raw mut stream, 0));
+        }
+        Self { stream }
+    }
+
+    pub fn stream(&self) -> ConsumerStream {
+        ConsumerStream::from_handle(self.stream as u64)
+    }
+
+    /// Queues something that reads `bytes` for so long.
+    pub fn works(&self, address: u64, bytes: usize, microseconds: u32) {
+        // SAFETY: the stand-in has this function, of this type; it checks what it is given.
+        let result = unsafe {
+            let work =
+                sys::culib().get::<StandinWork>(b"standin_work").expect("it is the stand-in");
+            work(self.stream, address, bytes, microseconds)
+        };
+        assert_eq!(result, 0);
+    }
+
+    /// What is there once everything that was queued is done.
+    pub fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut copy = vec![0; len];
+        // SAFETY: the target has `len` bytes and outlives the copy, which is waited for.
+        unsafe {
+            let target = copy.as_mut_ptr().cast::<c_void>();
+            check(sys::cuMemcpyDtoHAsync_v2(target, address, len, self.stream));
+            check(sys::cuStreamSynchronize(self.stream));
+        }
+        copy
+    }
+
+    pub fn allocate(&self, bytes: usize) -> u64 {
+        let mut address = 0;
+        // SAFETY: the result outlives the call.
+        check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) });
+        address
+    }
+
+    pub fn free(&self, address: u64) {
+        // SAFETY: what is freed twice is found by the stand-in.
+        check(unsafe { sys::cuMemFree_v2(address) });
+    }
+
+    /// Queues a copy that nobody has ordered behind anything.
+    pub fn writes(&self, to: u64, from: u64, bytes: usize) {
+        // SAFETY: the stand-in looks at the addresses.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, null_mut()) });
+    }
+
+    /// Queues a copy of host memory, which the caller keeps as it is.
+    pub fn sends(&self, to: u64, from: &[u8]) {
+        let (start, len) = (from.as_ptr().cast::<c_void>(), from.len());
+        // SAFETY: the stand-in looks at the addresses.
+        check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, start, len, self.stream) });
+    }
+
+    pub fn pins(&self, bytes: &mut [u8]) {
+        // SAFETY: the stand-in looks at the addresses.
+        let result =
+            unsafe { sys::cuMemHostRegister_v2(bytes.as_mut_ptr().cast(), bytes.len(), 1) };
+        check(result);
+    }
+
+    pub fn unpins(&self, bytes: &mut [u8]) {
+        // SAFETY: the stand-in looks at the addresses.
+        check(unsafe { sys::cuMemHostUnregister(bytes.as_mut_ptr().cast()) });
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, and released once.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream);
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuDevicePrimaryCtxRelease_v2(0);
+        }
+    }
+}
