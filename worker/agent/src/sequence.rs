@@ -95,6 +95,9 @@ impl Shared {
         state.results.insert(place, result);
         drop(state);
         self.ready.notify_all();
+        if place == 0 {
+            self.room.notify_all();
+        }
         self.unpark();
     }
 
@@ -106,7 +109,9 @@ impl Shared {
             if state.stop {
                 return None;
             }
-            let fits = ahead < state.prefetch && state.budget.may_begin(self.chunks.shared_bytes());
+            let fits = ahead < state.prefetch
+                && !state.is_first_in_work()
+                && state.budget.may_begin(self.chunks.shared_bytes());
             if fits || ahead == 0 {
                 let place = state.started;
                 state.started += 1;
@@ -138,6 +143,15 @@ impl Shared {
             (parked.go_on)();
             state = self.lock();
         }
+    }
+}
+
+impl State {
+    /// Whether the trainer waits for its first batch, whose records are in hand: then no other one takes
+    /// computing threads from it. What is read by place takes none, and may wait for storage for long.
+    fn is_first_in_work(&self) -> bool {
+        let is_alone = self.started == 1 && self.taken == 0 && self.shown == 0;
+        is_alone && self.results.is_empty() && matches!(self.reading, Some(Reading::Hold { .. }))
     }
 }
 
@@ -198,5 +212,67 @@ impl Drop for Ticket {
         if self.is_open {
             self.shared.finish(self.place, Err(LoadError::ReaderLost));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn shared(reading: Reading) -> Arc<Shared> {
+        let state = State {
+            results: BTreeMap::new(),
+            started: 0,
+            shown: 0,
+            taken: 0,
+            budget: Room::default(),
+            parked: BTreeMap::new(),
+            prefetch: 3,
+            reading: Some(reading),
+            feed: None,
+            stop: false,
+            planner_ended: false,
+        };
+        Arc::new(Shared {
+            state: Mutex::new(state),
+            ready: Condvar::new(),
+            room: Condvar::new(),
+            counters: Arc::default(),
+            tuning: Tuning::start(Some(3)).unwrap(),
+            chunks: ChunkPool::new(1, 1),
+            slots: SlotPool::new(1),
+        })
+    }
+
+    #[test]
+    fn the_first_batch_has_the_computing_threads_for_itself() {
+        let shared = shared(Reading::Hold { chunk_bytes: 1, primed_max: 1 });
+        shared.lock().budget.bound(1 << 20, 1, 1 << 20);
+        let first = shared.begin().unwrap();
+        let is_finished = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                let others = [shared.begin().unwrap(), shared.begin().unwrap()];
+                assert!(is_finished.load(Ordering::Acquire), "begun beside the first one");
+                others
+            });
+            // Enough for the other thread to go on if nothing held it back.
+            (0..10_000).for_each(|_| drop(shared.lock()));
+            assert_eq!(shared.lock().started, 1);
+            is_finished.store(true, Ordering::Release);
+            first.finish(Err(LoadError::Interrupted));
+            drop(others.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn batches_that_wait_for_storage_are_begun_together() {
+        let shared = shared(Reading::Locate);
+        shared.lock().budget.bound(1 << 20, 1, 1 << 20);
+        let tickets = [shared.begin().unwrap(), shared.begin().unwrap(), shared.begin().unwrap()];
+        assert_eq!(shared.lock().started, 3);
+        drop(tickets);
     }
 }
