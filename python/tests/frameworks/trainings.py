@@ -6,6 +6,7 @@ trainer wrote when it had them; and where a start went on says the step that the
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from trainer import until
@@ -30,11 +32,11 @@ IMAGES = 1797
 TEST = [number for number in range(IMAGES) if number % pack.TEST_EVERY == 0]
 TRAIN = sorted(set(range(IMAGES)) - set(TEST))
 #: For a start that is to be killed: it does not end before.
-ENDLESS = 10_000
+ENDLESS = 1_000
 #: Enough to learn the digits.
 EPOCHS_LEAST = 8
 #: Each lane has its part of the images, and its part of each step; both are rounded up with tail="pad".
-STEPS = -(-(-(-len(TRAIN) // digits.LANES)) // (digits.GLOBAL_BATCH // digits.LANES))
+STEPS = ceil(ceil(len(TRAIN) / digits.LANES) / (digits.GLOBAL_BATCH // digits.LANES))
 ACCURACY_LEAST = 0.95
 #: Small models; more threads would only be in each other's way.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -79,7 +81,7 @@ class Training:
                     subprocess.Popen(
                         [sys.executable, *arguments, "--seen", str(self.seen)],
                         cwd=EXAMPLES / "trainers", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                        env={**os.environ, **ENVIRONMENT, **variables},
+                        env={**os.environ, **ENVIRONMENT, **variables}, preexec_fn=_end_with_parent,
                     )
                 )  # fmt: skip
 
@@ -214,6 +216,12 @@ def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def _end_with_parent() -> None:
+    """SIGTERM when the tests are killed, which launchers pass on; nobody else would end an endless training."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal(pids: Sequence[int], number: int) -> None:
