@@ -57,6 +57,10 @@ endif
 
 check-python: build
 	$(VENV)/bin/python -m mypy --config-file python/pyproject.toml python/python/shardfeed
+	for folder in examples/*/; do \
+	  MYPYPATH=tests $(VENV)/bin/python -m mypy --config-file python/pyproject.toml $$folder || exit 1; done
+	cd python && ../$(VENV)/bin/python -m mypy.stubtest shardfeed._native --mypy-config-file pyproject.toml \
+	  --ignore-disjoint-bases --allowlist stubtest_allowed.txt --ignore-unused-allowlist
 	cd python && ../$(VENV)/bin/python -m pytest
 
 # The debug build, which is optimized a little: what overflows or breaks an assertion is a find.
