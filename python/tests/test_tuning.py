@@ -36,7 +36,7 @@ def test_a_null_trainer_gets_every_core_to_decode_with(arrays: str) -> None:  # 
             epochs.append([batch["y"].tobytes() for batch in each])
             return setup(each)["reasons"]["computing"] == "at_most"
 
-        until(is_told, "as many threads as cores", deadline_s=120.0)  # seen only while they get the cores
+        until(is_told, "as many threads as cores")
         chosen = setup(each)
     cores = len(os.sched_getaffinity(0))
     assert chosen["cores"] == cores and chosen["computing_threads"] == cores
