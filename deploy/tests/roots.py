@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from command import HOME, ROOT, run
+from command import BINARY, DEPLOY, HOME, run
 
 #: The command was built on a host with this C library, or an older one.
 SUITE = "bookworm"
@@ -44,19 +43,13 @@ def root(name: str) -> Path:
     return folder
 
 
+def context() -> Path:
+    """What deploy/docker/context.sh puts together: command, packages, examples."""
+    variables = {"SHARDFEED_BINARY": str(BINARY), "PYTHON": sys.executable}
+    folder = run([DEPLOY / "docker/context.sh", HOME / "context"], 300, env=os.environ | variables)
+    return Path(folder.strip())
+
+
 def packages() -> Path:
-    """numpy, and shardfeed as `make build` left it, for a Python like this one."""
-    folder = HOME / "packages"
-    numpy = subprocess.run(
-        [sys.executable, "-c", "import numpy; print(numpy.__version__)"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    if not (folder / f"numpy-{numpy}.dist-info").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, "--target", folder, "--no-deps", f"numpy=={numpy}"], 300)
-    source = ROOT / "python/python/shardfeed"
-    assert list(source.glob("_native*.so")), f"{source} has no extension module: `make build` makes it"
-    shutil.rmtree(folder / "shardfeed", ignore_errors=True)
-    shutil.copytree(source, folder / "shardfeed", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    """numpy, and shardfeed as `make build` left it, for the Python of the roots."""
+    return context() / "packages"
