@@ -7,23 +7,19 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import roots
 from command import DEPLOY, HOME, ROOT, run, until
+from containers import IMAGES, PROJECT
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/digits")]
 import pack  # noqa: E402
 import recount  # noqa: E402
 
-PROJECT = "shardfeed-test"
-BASE = f"{PROJECT}/base:{roots.SUITE}"
-IMAGES = {"shardfeed": f"{PROJECT}/shardfeed", "trainer": f"{PROJECT}/trainer"}
 COORDINATORS = [f"coordinator-{number}" for number in (1, 2, 3)]
 WORKERS, TRAINERS = ["worker-1", "worker-2"], ["trainer-1", "trainer-2"]
 SHARDS, EPOCHS = 12, 10
@@ -50,7 +46,7 @@ class Compose:
         return run([*command, *arguments], seconds, env=self._env)
 
     def inspect(self, service: str) -> dict[str, Any]:
-        container = self("ps", "--quiet", service).strip()
+        container = self("ps", "--all", "--quiet", service).strip()
         found: list[dict[str, Any]] = json.loads(run(["docker", "inspect", container]))
         return found[0]
 
@@ -78,21 +74,6 @@ class Compose:
 
     def log(self, service: str) -> str:
         return self("logs", "--no-color", service)
-
-
-@pytest.fixture(scope="module")
-def images() -> Iterator[None]:
-    """Built from Debian by debootstrap, as there need not be a registry. They go again, but for the base."""
-    roots.need("docker", "docker-compose")
-    if subprocess.run(["docker", "image", "inspect", BASE], capture_output=True).returncode:
-        with subprocess.Popen(["tar", "-C", roots.root("base"), "-c", "."], stdout=subprocess.PIPE) as tar:
-            subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, check=True)
-    context, bases = roots.context(), ["--build-arg", f"BASE={BASE}", "--build-arg", f"TRAINER_BASE={BASE}"]
-    for target, image in IMAGES.items():
-        file = DEPLOY / "docker/Dockerfile"
-        run(["docker", "build", "--target", target, "--tag", image, *bases, "--file", file, context], 300)
-    yield
-    run(["docker", "image", "rm", *IMAGES.values()])
 
 
 @pytest.fixture(scope="module")
