@@ -165,7 +165,7 @@ def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str) ->
         coordinators.start(4)
         coordinators.until_probed(4, "startupProbe")
         assert not probe(coordinators.running[4], coordinators.container, "readinessProbe")
-        coordinators.ask("cluster", "add", f"{NAME.format(4)}.{DOMAIN}:7070")
+        coordinators.ask("cluster", "add", "4", f"{NAME.format(4)}.{DOMAIN}:7070")
         coordinators.until_probed(4, "readinessProbe")
         grace = coordinators.template["spec"]["terminationGracePeriodSeconds"]
         leader = coordinators.ask("cluster", "status")["leader"]
