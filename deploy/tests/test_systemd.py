@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +49,6 @@ def machine() -> Iterator[Machine]:
         drop_in.write_text(f"[Service]\nEnvironment=SHARDFEED_COORDINATOR__{variables}\n")
     (made.root / "srv/data").mkdir()
     (made.root / "srv/data/readable").write_text("data\n")
-    os.mknod(made.root / "srv/device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    os.chmod(made.root / "srv/device", 0o666)
     with made:
         made.run("useradd", "--create-home", "--groups", "shardfeed", "trainer")
         made.run("useradd", "stranger")
@@ -128,7 +125,7 @@ def test_the_watchdog_ends_one_that_hangs_and_it_comes_back(cluster: Machine, pr
     unit = WORKER if process == "worker" else COORDINATORS[leader(cluster)]
     cluster_id = ask(cluster, "cluster", "status")["cluster_id"]
     before = cluster.unit(unit, "MainPID", "NRestarts")
-    cluster.run("kill", "-STOP", before["MainPID"])
+    cluster.run("systemctl", "kill", "--kill-whom=main", "--signal=SIGSTOP", unit)
     cluster.until_active(unit, WATCHDOG_S[process], but_not=before["MainPID"])
     assert int(cluster.unit(unit, "NRestarts")["NRestarts"]) == int(before["NRestarts"]) + 1
     assert "with result 'watchdog'" in cluster.journal(unit)
@@ -141,7 +138,7 @@ def test_the_watchdog_ends_one_that_hangs_and_it_comes_back(cluster: Machine, pr
 def test_a_killed_one_comes_back(cluster: Machine) -> None:
     for unit in (COORDINATORS[2], WORKER):
         before = cluster.until_active(unit)
-        cluster.run("kill", "-KILL", before)
+        cluster.run("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", unit)
         cluster.until_active(unit, but_not=before)
         assert "status=9/KILL" in cluster.journal(unit)
 
@@ -246,4 +243,4 @@ def test_a_training_loses_nothing_when_the_worker_is_stopped_and_started(cluster
     assert cluster.unit("training", "ExecMainStatus")["ExecMainStatus"] == "0"
     total = recount.recount(ledger, data)
     assert (total.lost, total.duplicated, total.unknown, total.problems) == (0, 0, 0, [])
-    assert (total.epochs, total.records) == (EPOCHS, EPOCHS * records)
+    assert (total.epochs, total.records) == (EPOCHS, records)
