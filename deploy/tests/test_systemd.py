@@ -27,7 +27,7 @@ SOCKET = "/run/shardfeed/worker.sock"
 #: What the real ones get: seconds until systemd takes a silent process for dead, and a little.
 WATCHDOG_S = {"coordinator": 30.0 + 15.0, "worker": 60.0 + 15.0}
 #: `systemd-analyze security`, 0 to 10, 10 is a root process.
-EXPOSURE_MOST = {COORDINATORS[1]: 1.3, WORKER: 1.8}
+EXPOSURE_MOST = {COORDINATORS[1]: 1.1, WORKER: 1.4}
 SHARDS, EPOCHS, STEP_SECONDS = 12, 6, 0.05
 
 
