@@ -56,6 +56,12 @@ def writable_code() -> None:
         pass
 
 
+def set_user_id() -> None:
+    path = Path(sys.argv[1], "suid")
+    path.write_text("")
+    path.chmod(0o4755)
+
+
 def loopback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
@@ -78,10 +84,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "raw sockets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close(),
     "netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
     "writable code": writable_code,
-    "set-user-id files": lambda: (
-        Path(sys.argv[1], "suid").write_text(""),
-        os.chmod(Path(sys.argv[1], "suid"), 0o4755),
-    ),
+    "set-user-id files": set_user_id,
     "trace its child": lambda: check(libc.ptrace(0, 0, 0, 0)),
     "kernel log": lambda: check(libc.klogctl(3, ctypes.create_string_buffer(16), 16)),
     "host name": lambda: socket.sethostname(socket.gethostname()),

@@ -37,7 +37,7 @@ def root(name: str) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         packages = ",".join(PACKAGES[name])
-        command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, part, MIRROR]
+        command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(part), MIRROR]
         run(command, DEBOOTSTRAP_S)
         part.rename(folder)
     return folder

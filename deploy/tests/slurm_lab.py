@@ -173,7 +173,7 @@ class SlurmLab:
         key = self.home / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        names = {"key-file": key, "socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log"}
-        options = [f"--{name}={self.home / name_of}" for name, name_of in (*names.items(), ("seed-file", "munge.seed"))]
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self.home}/munge.{suffix}" for option, suffix in files.items()]
         self._start("munged", "munged", "--foreground", "--force", *options)
         until((self.home / "munge.socket").exists, "munged listens", UP_S)

@@ -42,7 +42,7 @@ class Compose:
         }
 
     def __call__(self, *arguments: str, seconds: float = UP_S) -> str:
-        file = DEPLOY / "docker/compose.yaml"
+        file = str(DEPLOY / "docker/compose.yaml")
         command = ["docker-compose", "--project-name", PROJECT, "--profile", "demo", "--file", file]
         return run([*command, *arguments], seconds, env=self._env)
 

@@ -26,7 +26,8 @@ FIELDS = {
 def validate(manifests: list[dict[str, Any]], folder: Path, version: str) -> subprocess.CompletedProcess[str]:
     path = folder / "manifests.yaml"
     path.write_text(yaml.safe_dump_all(manifests))
-    command = [Path(sys.executable).with_name("kubernetes-validate"), "-k", version, "--strict", path]
+    program = Path(sys.executable).with_name("kubernetes-validate")
+    command = [str(program), "-k", version, "--strict", str(path)]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -188,7 +188,7 @@ def test_the_hardening_holds(machine: Machine) -> None:
     for unit in UNITS:
         text = (DEPLOY / "systemd" / unit).read_text()
         folder = "/var/cache/shardfeed" if "worker" in unit else "/var/lib/shardfeed/coordinator-probe"
-        text = re.sub(r"^(ExecStartPre|ExecStart|Type|Restart|WatchdogSec|RuntimeDirectory)=.*\n", "", text, flags=re.M)
+        text = re.sub(r"^(ExecStartPre|ExecStart|Type|Restart|WatchdogSec|RuntimeDirectory)=.*\n", "", text, flags=re.MULTILINE)
         start = f"ExecStart=/usr/bin/python3 /usr/bin/hardening_probe.py {folder}\nType=oneshot\n"
         name = unit.replace(".service", "probe.service") if "@" in unit else "shardfeed-worker-probe.service"
         path = machine.root / "etc/systemd/system" / name
