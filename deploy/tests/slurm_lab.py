@@ -16,6 +16,7 @@ from command import HOME, run, until
 BRIDGE = "shardfeed-br"
 #: A network that nobody else on the host has.
 ADDRESS = "10.77.0.{}"
+ACCEPT = ["FORWARD", "-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT"]
 UP_S = 60.0
 
 CONFIG = """\
@@ -96,9 +97,7 @@ class SlurmLab:
                 daemon.kill()
                 daemon.wait()
         self._daemons.clear()
-        for node in self.nodes:
-            subprocess.run(["ip", "netns", "del", node], capture_output=True)
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+        self._remove_network()
 
     def kill_node(self, node: str) -> None:
         """As a power loss: its slurmd and all tasks."""
@@ -141,16 +140,26 @@ class SlurmLab:
         self._daemons.append(daemon)
 
     def _clear(self) -> None:
+        """What a run that was killed left."""
         shutil.rmtree(self.home, ignore_errors=True)
         for node in self.nodes:
             self.kill_node(node)
+        self._remove_network()
+
+    def _remove_network(self) -> None:
+        for node in self.nodes:
             subprocess.run(["ip", "netns", "del", node], capture_output=True)
         subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+        if shutil.which("iptables"):
+            subprocess.run(["iptables", "-D", *ACCEPT], capture_output=True)
 
     def _network(self) -> None:
         run(["ip", "link", "add", BRIDGE, "type", "bridge"])
         run(["ip", "address", "add", f"{ADDRESS.format(1)}/24", "dev", BRIDGE])
         run(["ip", "link", "set", BRIDGE, "up"])
+        if shutil.which("iptables"):
+            # Docker has bridged packets go through the host's filter, and drops those that are not its own.
+            run(["iptables", "-I", *ACCEPT])
         for node, address in self.nodes.items():
             run(["ip", "netns", "add", node])
             run(["ip", "link", "add", f"{node}-host", "type", "veth", "peer", "name", "eth0", "netns", node])
