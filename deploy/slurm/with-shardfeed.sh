@@ -41,23 +41,33 @@ mkdir -p "$SHARDFEED_STATE"
 logs=$SHARDFEED_STATE/log-${SLURM_RESTART_COUNT:-0}
 mkdir -p "$logs"
 servers=()
+# Ends a step in good order. A signal to its srun would kill its tasks at once.
+end_step() {
+  local name=$1 server=$2 step
+  step=$(scontrol show step --oneliner "$SLURM_JOB_ID" | grep " Name=$name " | grep -o 'StepId=[^ ]*' | cut -d= -f2)
+  if [ -n "$step" ]; then
+    scancel --quiet --signal=TERM "$step" 2> /dev/null || true
+  else
+    kill -TERM "$server" 2> /dev/null || true
+  fi
+  wait "$server" || true
+}
 end() {
   # Workers first: they tell the coordinator that they leave.
-  for ((at = ${#servers[@]} - 1; at >= 0; at--)); do
-    kill -TERM "${servers[at]}" 2> /dev/null || true
-    wait "${servers[at]}" 2> /dev/null || true
-  done
+  ((${#servers[@]} < 2)) || end_step shardfeed-worker "${servers[1]}"
+  ((${#servers[@]} < 1)) || end_step shardfeed-coordinator "${servers[0]}"
 }
 trap end EXIT
 # Slurm tells the batch script alone; the steps it ends by itself.
 trap 'exit 143' TERM
 
 # On the job's network, which other jobs and users may share: nothing on it is encrypted or authenticated. UNTIL: TLS and tokens.
-srun "${here[@]}" --gres=none --output="$logs/coordinator.out" --error="$logs/coordinator.log" \
+srun "${here[@]}" --gres=none --job-name=shardfeed-coordinator \
+  --output="$logs/coordinator.out" --error="$logs/coordinator.log" \
   "$shardfeed" coordinator start --data "$SHARDFEED_STATE/coordinator" --listen "$address:$port" --http 127.0.0.1:0 &
 servers+=($!)
 # shellcheck disable=SC2086  # options, with spaces between them
-srun "${everywhere[@]}" --output="$logs/worker-%N.out" --error="$logs/worker-%N.log" \
+srun "${everywhere[@]}" --job-name=shardfeed-worker --output="$logs/worker-%N.out" --error="$logs/worker-%N.log" \
   "$shardfeed" worker start --socket "$run/worker.sock" --cache-dir "$run/cache" ${SHARDFEED_WORKER_OPTIONS:-} &
 servers+=($!)
 
