@@ -111,7 +111,8 @@ class SlurmLab:
     def start_node(self, node: str) -> None:
         # Not `ip netns exec`, which mounts another /sys, without the control groups that slurmd wants.
         config = self.home / "slurm.conf"
-        script = f"hostname {node} && mount -t tmpfs tmpfs /tmp && exec slurmd -D -N {node} -f {config}"
+        mounts = f"mount -t tmpfs tmpfs /tmp && mount --bind {self.home}/hosts /etc/hosts"
+        script = f"hostname {node} && {mounts} && exec slurmd -D -N {node} -f {config}"
         inside = ["nsenter", f"--net=/run/netns/{node}", "unshare", "--uts", "--mount", "sh", "-c", script]
         (self.home / "spool" / node).mkdir(parents=True, exist_ok=True)
         self._start(f"slurmd-{node}", *inside)
@@ -177,6 +178,8 @@ class SlurmLab:
         names = ",".join(self.nodes)
         text += f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP\n"
         (self.home / "slurm.conf").write_text(text)
+        hosts = "".join(f"{address} {node}\n" for node, address in self.nodes.items())
+        (self.home / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
 
     def _munge(self) -> None:
         key = self.home / "munge.key"

@@ -173,13 +173,23 @@ def test_after_a_node_died_the_job_goes_on_where_it_was(lab: SlurmLab, victim: s
 
 
 def test_torchrun_starts_the_ranks(lab: SlurmLab) -> None:
-    epochs, ranks_per_node = 4, 2
+    epochs, ranks_per_node = 8, 2
     job = Job(
         lab, "torchrun", "torchrun.sbatch", PYTHON=torch_python(), RANKS_PER_NODE=str(ranks_per_node),
         TRAINING=f"{ROOT}/examples/trainers/torch_ddp.py --data data --test test.tfrecord --checkpoint saved "
                  f"--epochs {epochs} --seen seen",
         GLOO_SOCKET_IFNAME="eth0",
     )  # fmt: skip
+    until(lambda: job.epoch() >= 1, "the training is in epoch 1", 240)
+    hosts = sorted(job.hosts * ranks_per_node)
+
+    def is_served() -> bool:
+        job.must_run()
+        # Which node has which ranks is torchrun's choice.
+        served = job.served()
+        return sorted(worker for state, worker in served.values() if state == "served") == hosts
+
+    until(is_served, "each rank is served by its node's worker", 60)
     job.until("COMPLETED", 400)
     seen: Counter[int] = Counter()
     for rank in range(2 * ranks_per_node):
