@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +86,27 @@ def address(batch: sf.Batch, column: str) -> int:
     """Where the values of a column begin in the slot, asked of the slot itself."""
     place = batch._columns[column].place
     return np.frombuffer(memoryview(batch._native.column(place)[0]), np.uint8).ctypes.data
+
+
+def two_processes(code: str, word: str, *arguments: str) -> list[list[Any]]:
+    """Runs code as two processes of JAX, with (an address, its number, *arguments), which must both end well. Returns of
+    each the JSON of its lines that begin with `word`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, address, str(number), *arguments],
+            env={**os.environ, **paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
+    begin = len(word) + 1
+    return [[json.loads(line[begin:]) for line in out.splitlines() if line.startswith(f"{word} ")] for out, _ in said]
