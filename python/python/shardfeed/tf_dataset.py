@@ -63,24 +63,35 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Elements:
     return Elements(passes, numbered.with_options(options))
 
 
+class Fetched(NamedTuple):
+    """A batch, and the loader's state before it."""
+
+    batch: Batch
+    state_before: str
+
+
 class Passes:
     """What the passes over a loader's datasets have fetched. TensorFlow does not say what of it came out at the other end,
     so each element travels with a number, which is told at the end; what is left of a pass comes first in the next one."""
 
     def __init__(self) -> None:
         #: Held while a batch is fetched, so that none is on its way when another pass begins.
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
+        self._turn = threading.Lock()
         #: Passes that have begun; only the last one goes on.
         self._begun = 0
+        self._numbers = itertools.count()
+        #: Held while what follows changes.
+        self._lock = threading.Lock()
         self._moves = 0
         #: Fetched by TensorFlow and not used yet, by number; and what was, of earlier passes, to be given again.
         self._ahead: dict[int, Fetched] = {}
         self._again: deque[Fetched] = deque()
+        #: The state before the batch that is being fetched.
+        self._fetching: str | None = None
 
     def elements(self, loader: Loader, element: Callable[[Batch], dict[str, Any]]) -> Iterator[tuple[int, Any]]:
         """One pass: the rest of an epoch, as (number, element)."""
-        with self._lock:
+        with self._turn, self._lock:
             self._begun += 1
             this = self._begun
             self._again.extendleft(reversed(self._ahead.values()))
@@ -91,37 +102,49 @@ class Passes:
                 self._moves = loader._moves
             rest = Epoch(loader, self._again[0].batch.epoch if self._again else loader.epoch)
         while True:
-            with self._lock:
+            with self._turn:
                 if this != self._begun:
                     raise ConfigError(_LEFT)
-                if self._again:
-                    fetched = self._again.popleft()
-                else:
-                    before = loader._native.state()
-                    batch = next(rest, None)
-                    if batch is None:
-                        return
-                    fetched = Fetched(batch, before)
-                number = next(self._numbers)
-                self._ahead[number] = fetched
-            yield number, element(fetched.batch)
+                taken = self._take_again() or self._fetch(loader, rest)
+            if taken is None:
+                return
+            number, batch = taken
+            yield number, element(batch)
+
+    def _take_again(self) -> tuple[int, Batch] | None:
+        with self._lock:
+            return self._number(self._again.popleft()) if self._again else None
+
+    def _fetch(self, loader: Loader, rest: Epoch) -> tuple[int, Batch] | None:
+        with self._lock:
+            before = self._fetching = loader._native.state()
+        try:
+            batch = next(rest, None)
+        except BaseException:
+            self._fetching = None
+            raise
+        with self._lock:
+            self._fetching = None
+            return None if batch is None else self._number(Fetched(batch, before))
+
+    def _number(self, fetched: Fetched) -> tuple[int, Batch]:
+        number = next(self._numbers)
+        self._ahead[number] = fetched
+        return number, fetched.batch
 
     def use(self, number: Any) -> None:
         """An element has left its dataset."""
-        if self._ahead.pop(int(number), None) is None:
-            raise ConfigError(_LEFT)
+        with self._lock:
+            if self._ahead.pop(int(number), None) is None:
+                raise ConfigError(_LEFT)
 
     def state(self, moves: int) -> str | None:
         """The loader's state after what was used, if more was fetched."""
-        unused = [*list(self._ahead.values()), *list(self._again)]
-        return unused[0].state_before if unused and moves == self._moves else None
-
-
-class Fetched(NamedTuple):
-    """A batch, and the loader's state before it."""
-
-    batch: Batch
-    state_before: str
+        with self._lock:
+            if moves != self._moves:
+                return None
+            first = next(iter(self._ahead.values()), None) or (self._again[0] if self._again else None)
+            return self._fetching if first is None else first.state_before
 
 
 class Elements(tf.data.Dataset):

@@ -11,7 +11,9 @@ import grain
 import mixed
 import numpy as np
 import orbax.checkpoint as ocp
+import orbax.checkpoint.experimental.v1 as v1
 import pytest
+from absl import flags
 
 import shardfeed as sf
 
@@ -60,8 +62,7 @@ def test_grains_checkpoint_goes_on_with_the_next_element(
         weights = ocp.args.StandardSave({"w": np.ones(3)})
         manager.save(taken, args=ocp.args.Composite(weights=weights, data=grain.checkpoint.CheckpointSave(iterator)))
         manager.wait_until_finished()
-        (file,) = (tmp_path / f"checkpoint/{taken}/data").iterdir()
-        assert file.name == "process_0-of-1.json" and json.loads(file.read_text())
+        state = json.loads((tmp_path / f"checkpoint/{taken}/data/process_0-of-1.json").read_text())
         # What the first one does after that is nobody's business.
         after = ids(iterator, 3)
         again = iter(make(sf.grain.IterDataset(mixed.loader(files), epochs=3)))
@@ -72,8 +73,20 @@ def test_grains_checkpoint_goes_on_with_the_next_element(
     if pipeline == "as it is":
         assert whole == order(files)
     # The same, into an iterator that has begun.
-    iterator.set_state(json.loads(file.read_text()))
+    iterator.set_state(state)
     assert ids(iterator) == rest
+
+
+def test_the_checkpointables_of_orbax_are_ours_too(files: str, tmp_path: Path) -> None:
+    """Its newer interface asks the iterator itself."""
+    make = PIPELINES["thread ahead"]
+    iterator = iter(make(sf.grain.IterDataset(mixed.loader(files))))
+    assert ids(iterator, 8) == order(files)[:8]
+    with v1.training.Checkpointer(tmp_path / "checkpoint") as checkpointer:
+        checkpointer.save_checkpointables(8, {"state": {"w": np.ones(3)}, "data": iterator})
+        again = iter(make(sf.grain.IterDataset(mixed.loader(files))))
+        checkpointer.load_checkpointables(8, {"data": again})
+    assert ids(again, 10) == order(files)[8:]
 
 
 def test_a_state_of_grain_is_one_of_shardfeed(files: str) -> None:
@@ -127,8 +140,12 @@ def test_each_iterator_begins_where_the_dataset_does(files: str) -> None:
         next(second)
 
 
-def test_processes_of_grain_are_refused(files: str) -> None:
+def test_processes_and_copies_of_grain_are_refused(files: str) -> None:
+    """Each would deliver all batches again."""
     dataset = sf.grain.IterDataset(mixed.loader(files))
+    with pytest.raises(TypeError, match="a Loader speaks for its rank"):
+        next(iter(grain.experimental.multithread_prefetch(dataset, num_threads=2, buffer_size=2)))
     options = grain.MultiprocessingOptions(num_workers=1)
-    with pytest.raises(Exception, match="a Loader speaks for its rank|cannot pickle"):
+    flags.FLAGS.mark_as_parsed()  # as a program of absl has done by then
+    with pytest.raises(TypeError, match="a Loader speaks for its rank.*make the loader in that process"):
         next(iter(dataset.mp_prefetch(options)))
