@@ -16,7 +16,7 @@ from shardfeed import device as on_device
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, ShardChangedError, TokenError
-from shardfeed.features import Feature, ragged_ranks, to_native
+from shardfeed.features import Feature, row_lengths, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
 from shardfeed.output import TensorFlow
@@ -234,12 +234,12 @@ class Loader:
             # What is left open when the interpreter ends writes its timeline all the same, and the driver must not
             # be in use when it shuts down.
             weakref.finalize(self, self._native.close)
+        lengths = row_lengths(features, sequence_features)
         self._columns = {
-            name: Column(place, kind, dtype, tuple(shape))
+            name: Column(place, kind, dtype, tuple(shape), lengths.get(name, ()) if kind == "ragged" else ())
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
         self._check_dtypes()
-        self._ragged_ranks = ragged_ranks(features, sequence_features)
         self._has_short_batches = tail == "uneven"
         if known_records is not None and corrupt == "error":
             self._check_records(known_records)

@@ -36,7 +36,7 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Elements:
         if name in loader._columns or added.count(name) > 1:
             raise ConfigError(f"{name!r} is the name of a column already; take another one for valid= or state=")
     rows = None if loader._has_short_batches else loader.batch_size
-    spec = {name: _spec(column, rows, loader._ragged_ranks.get(name)) for name, column in loader._columns.items()}
+    spec = {name: _spec(column, rows) for name, column in loader._columns.items()}
     if valid is not None:
         spec[valid] = tf.TensorSpec([rows], tf.bool)
     if state is not None:
@@ -192,12 +192,12 @@ class Elements(tf.data.Dataset):
         return Elements(self._passes, self._numbered.with_options(*arguments, **options))
 
 
-def _spec(column: Column, rows: int | None, ragged_rank: int | None) -> Any:
+def _spec(column: Column, rows: int | None) -> Any:
     dtype = tf.string if column.dtype == "bytes" else tf.as_dtype(column.dtype)
     if column.kind == "ragged":
-        assert ragged_rank is not None, "operators make no ragged columns, so this is a feature's"
-        shape = [rows, *[None] * ragged_rank, *column.shape]
-        return tf.RaggedTensorSpec(shape, dtype, ragged_rank, row_splits_dtype=tf.int64)
+        assert column.row_lengths, "operators make no ragged columns, so this is a feature's"
+        shape = [rows, *column.row_lengths, *column.shape]
+        return tf.RaggedTensorSpec(shape, dtype, len(column.row_lengths), row_splits_dtype=tf.int64)
     if column.kind == "sparse":
         return tf.SparseTensorSpec([rows, *column.shape], dtype)
     if column.kind == "padded":

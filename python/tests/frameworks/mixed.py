@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,39 @@ def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loade
     features = {name: sf.FixedLenFeature((2, 3), "float32") for name in ("image",)}
     made = [op.cast("image", dtype, output=dtype) for dtype in dtypes]
     return sf.Loader(files, features, operators=made, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
+
+
+#: Partitions by how they are told of, each with the features of `parted` records: `kind` has RaggedFeature's names.
+PARTITIONS: dict[str, Callable[[Any], list[Any]]] = {
+    "none": lambda kind: [],
+    "row lengths": lambda kind: [kind.RowLengths("lengths")],
+    "row limits": lambda kind: [kind.RowLimits("limits")],
+    "row starts": lambda kind: [kind.RowStarts("starts")],
+    "row splits": lambda kind: [kind.RowSplits("splits")],
+    "value row ids": lambda kind: [kind.ValueRowIds("ids")],
+    "uniform": lambda kind: [kind.UniformRowLength(4)],
+    "uniform twice": lambda kind: [kind.UniformRowLength(2), kind.UniformRowLength(2)],
+    "lengths, uniform": lambda kind: [kind.RowLengths("lengths"), kind.UniformRowLength(1)],
+    "uniform, lengths": lambda kind: [kind.UniformRowLength(2), kind.RowLengths("ones and threes")],
+    "lengths, lengths": lambda kind: [kind.RowLengths("twos"), kind.RowLengths("ones and threes")],
+    "lengths, uniform, lengths": lambda kind: [
+        kind.RowLengths("units"), kind.UniformRowLength(2), kind.RowLengths("ones and threes")
+    ],
+}  # fmt: skip
+
+
+def parted(file: Path) -> list[bytes]:
+    """Writes records whose values are parted in every way, and returns them; the first has none."""
+    with sf.TFRecordWriter(file) as writer:
+        for number in range(6):
+            n = number % 4
+            writer.write({
+                "number": [float(i) for i in range(4 * n)], "string": [f"{number}/{i}" for i in range(4 * n)],
+                "lengths": [4] * n, "limits": [4 * i + 4 for i in range(n)], "starts": [4 * i for i in range(n)],
+                "splits": [4 * i for i in range(n + 1)], "ids": [i // 4 for i in range(4 * n)], "units": [1] * n,
+                "twos": [2] * n if number % 2 else [0, 2 * n] if n else [], "ones and threes": [1, 3] * n,
+            })  # fmt: skip
+    return [bytes(record) for record in sf.read_records(file)]
 
 
 def slots_in_use(each: sf.Loader) -> int:
