@@ -100,9 +100,10 @@ test-pythons: build
 	    echo "installing Python tools into $$home"; \
 	    $$python -m venv --clear $$home; \
 	    $$home/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.txt; \
+	    echo $(CURDIR)/python/python > $$($$home/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shardfeed.pth; \
 	    cp python/requirements-dev.txt $$home/.installed; }; \
 	  echo "Python $$version"; \
-	  (cd python && PYTHONPATH=$(CURDIR)/python/python $$home/bin/python -m pytest -p no:cacheprovider $(PYTEST)); \
+	  (cd python && $$home/bin/python -m pytest -p no:cacheprovider $(PYTEST)); \
 	done
 
 bench: build

@@ -387,8 +387,9 @@ class Loader:
         self._moves += 1
 
     def state_dict(self) -> State:
-        """Where the loader stands: the batches that the loop got are consumed, no others. Small,
-        JSON, and the same on every rank (not with tail="uneven", where it speaks for its rank)."""
+        """Where the loader stands: the batches that the loop got are consumed, no others; of `as_tf_dataset()` the
+        elements that came out. Small, JSON, and the same on every rank (not with tail="uneven", where it speaks for its
+        rank)."""
         unused = None if self._passes is None else self._passes.state(self._moves)
         state: State = json.loads(unused or self._native.state())
         return state
