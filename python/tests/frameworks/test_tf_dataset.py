@@ -238,6 +238,25 @@ def test_other_transformations_use_what_they_take(files: str) -> None:
     assert first[0].numpy().tolist() == order(files)[8:10] and (first[1] == first[0] + 1).numpy().all()
 
 
+def test_loops_of_a_graph(files: str) -> None:
+    """With `take()` they use what they take, and an iterator asked in one does."""
+    dataset = mixed.loader(files).as_tf_dataset().prefetch(2)
+
+    @tf.function
+    def two() -> Any:
+        seen = tf.TensorArray(tf.int64, 0, True)
+        for number, element in dataset.take(2).enumerate():
+            seen = seen.write(tf.cast(number, tf.int32), element["id"])
+        return seen.stack()
+
+    @tf.function
+    def one(elements: Any) -> Any:
+        return next(elements)["id"]
+
+    got = two().numpy().tolist() + two().numpy().tolist() + [one(iter(dataset)).numpy().tolist()]
+    assert got + ids(dataset) == order(files)[:6]
+
+
 def test_keras_goes_on_where_it_was_left(files: str) -> None:
     """`take()` to look at a batch, a fit that is stopped inside of an epoch, and another one that Keras cuts."""
     each = mixed.loader(files, tail="pad", batch_size=9)
