@@ -37,6 +37,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "proto",
             "coordinator",
             "socket",
+            "device",
+            "image",
             "agent",
             "client",
             "embedded",

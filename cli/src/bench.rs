@@ -181,7 +181,7 @@ fn of_files(args: &BenchArgs) -> LoaderOptions {
 
 /// What the job's ranks were told, as far as the coordinator knows.
 fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let job = job(&client, name)?;
     let identity = identity_from(job.identity)?;
     let dataset = dataset(&client, &job.dataset)?;

@@ -9,14 +9,17 @@ mod listing;
 mod words;
 
 pub(crate) mod batch;
+pub(crate) mod context;
 pub(crate) mod dataset;
 pub(crate) mod epoch;
+pub(crate) mod events;
 pub(crate) mod job;
 pub(crate) mod member;
 pub(crate) mod rank;
 pub(crate) mod shard;
 pub(crate) mod snapshot;
 pub(crate) mod status;
+pub(crate) mod wait;
 pub(crate) mod why;
 pub(crate) mod worker;
 

@@ -1,6 +1,10 @@
 //! `shardfeed dataset`: files of records, as files and as a cluster knows them.
 
+mod reading;
+mod sidecar;
+
 mod inspect;
+mod stats;
 mod verify;
 mod write;
 
@@ -14,10 +18,13 @@ use crate::output::Format;
 pub(crate) enum DatasetCommand {
     /// Show what a dataset holds: shards, records, sizes, digest, and the features of a record
     Inspect(inspect::InspectArgs),
+    /// Read every record and say what is in them, and what about the files could be better
+    #[command(long_about = stats::ABOUT)]
+    Stats(stats::StatsArgs),
     /// Read every byte and report every damaged record
     #[command(long_about = verify::ABOUT)]
     Verify(verify::VerifyArgs),
-    /// Write a folder of files or a CSV file as TFRecord shards
+    /// Write a folder of files, a list of files or a CSV file as TFRecord shards
     #[command(long_about = write::ABOUT)]
     Write(write::WriteArgs),
     /// Give a dataset to the cluster, and wait until its workers have scanned it
@@ -36,6 +43,7 @@ impl DatasetCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
             Self::Inspect(args) => inspect::run(args, format),
+            Self::Stats(args) => stats::run(args, format),
             Self::Verify(args) => verify::run(args, format),
             Self::Write(args) => write::run(args, format),
             Self::Add(args) => cluster::run_add(args, format),

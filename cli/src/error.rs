@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use shardfeed_agent::{LoadError, WorkerError};
 use shardfeed_coordinator::StartError;
 use shardfeed_plan::{ManifestError, PlanError, TokenError};
-use shardfeed_proto::WireError;
+use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::BindError;
 use shardfeed_telemetry::TelemetryError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
@@ -15,8 +15,25 @@ use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 use crate::cluster::CallError;
 use crate::output::{self, StdoutError};
 
-const EXIT_FAILED: u8 = 1;
-const EXIT_USAGE: u8 = 2;
+/// What a command says of its end by its exit code; scripts branch on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It failed, or found damage.
+    #[default]
+    Failed = 1,
+    /// What was asked for has no meaning.
+    Usage = 2,
+    /// There is no such thing.
+    NotFound = 3,
+    /// The caller may not.
+    Denied = 4,
+    /// It does not go with what is there, or somebody else was first.
+    Conflict = 5,
+    /// No coordinator answers, or none leads.
+    NoLeader = 6,
+    /// Something did not happen in the time given.
+    Timeout = 7,
+}
 
 /// Something that this command found wrong by itself.
 #[derive(Debug, thiserror::Error)]
@@ -24,18 +41,29 @@ const EXIT_USAGE: u8 = 2;
 pub(crate) struct Problem {
     what: String,
     hint: Option<String>,
-    usage: bool,
+    exit: Exit,
 }
 
 impl Problem {
     /// The world is not as it must be.
     pub(crate) fn failed(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, usage: false }
+        Self { what: what.into(), hint: None, exit: Exit::Failed }
     }
 
     /// What was asked for has no meaning.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
-        Self { usage: true, ..Self::failed(what) }
+        Self { exit: Exit::Usage, ..Self::failed(what) }
+    }
+
+    /// It did not happen in the time given.
+    pub(crate) fn late(what: impl Into<String>) -> Self {
+        Self { exit: Exit::Timeout, ..Self::failed(what) }
+    }
+
+    /// Says what it means for whoever called.
+    pub(crate) fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
     }
 
     /// Says what to do about it.
@@ -59,8 +87,13 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     // Where stderr is closed nobody can be told.
     let _ = io::stderr().write_all(text(error).as_bytes());
-    let usage = error.chain().any(|cause| told(cause).usage);
-    ExitCode::from(if usage { EXIT_USAGE } else { EXIT_FAILED })
+    ExitCode::from(exit_of(error) as u8)
+}
+
+/// What an error means for whoever called. The innermost link that says decides: what wraps it only failed.
+pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
+    let exits = error.chain().map(|cause| told(cause).exit);
+    exits.filter(|exit| *exit != Exit::Failed).last().unwrap_or_default()
 }
 
 fn text(error: &anyhow::Error) -> String {
@@ -89,12 +122,17 @@ fn text(error: &anyhow::Error) -> String {
 struct Told {
     what: String,
     hint: Option<String>,
-    usage: bool,
+    exit: Exit,
 }
 
 impl Told {
     fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, usage: false }
+        Self { what: what.into(), hint: None, exit: Exit::Failed }
+    }
+
+    fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -102,9 +140,8 @@ impl Told {
         self
     }
 
-    fn usage(mut self) -> Self {
-        self.usage = true;
-        self
+    fn usage(self) -> Self {
+        self.exit(Exit::Usage)
     }
 
     /// Takes a message apart that ends in "; what to do".
@@ -118,8 +155,8 @@ impl Told {
 
 fn told(cause: &(dyn Error + 'static)) -> Told {
     if let Some(problem) = cause.downcast_ref::<Problem>() {
-        let Problem { what, hint, usage } = problem;
-        return Told { what: what.clone(), hint: hint.clone(), usage: *usage };
+        let Problem { what, hint, exit } = problem;
+        return Told { what: what.clone(), hint: hint.clone(), exit: *exit };
     }
     if let Some(error) = cause.downcast_ref::<LoadError>() {
         return of_load(error);
@@ -149,6 +186,9 @@ fn told(cause: &(dyn Error + 'static)) -> Told {
         let told = Told::new(error.to_string()).usage();
         return error.hint().map_or(Told::new(error.to_string()), |hint| told.hint(hint));
     }
+    if let Some(error @ StdoutError::NoNames) = cause.downcast_ref::<StdoutError>() {
+        return Told::new(error.to_string()).hint("use -o json or -o jsonl").usage();
+    }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return of_io(error);
     }
@@ -159,7 +199,7 @@ fn of_io(error: &io::Error) -> Told {
     let told = Told::new(error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound => told.hint("check the path"),
-        io::ErrorKind::PermissionDenied => told.hint("check the permissions"),
+        io::ErrorKind::PermissionDenied => told.hint("check the permissions").exit(Exit::Denied),
         io::ErrorKind::StorageFull => told.hint("free some space"),
         _ => told,
     }
@@ -168,20 +208,41 @@ fn of_io(error: &io::Error) -> Told {
 fn of_call(error: &CallError) -> Told {
     match error {
         CallError::Silent(said) if said.is_strange() => Told::new(error.to_string())
-            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR"),
-        CallError::Silent(_) => Told::new(error.to_string()).hint(
-            "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator \
-             start` runs there",
-        ),
+            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR")
+            .exit(Exit::NoLeader),
+        CallError::Silent(_) => Told::new(error.to_string())
+            .hint(
+                "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed \
+                 coordinator start` runs there",
+            )
+            .exit(Exit::NoLeader),
         CallError::Refused(error) => of_wire(error),
     }
 }
 
 /// Another process's message: what, and after the first semicolon what to do.
 fn of_wire(error: &WireError) -> Told {
-    match error.message.split_once("; ") {
+    let told = match error.message.split_once("; ") {
         Some((what, hint)) if !hint.starts_with("there is no") => Told::new(what).hint(hint),
         _ => Told::new(&error.message),
+    };
+    told.exit(exit_of_kind(error.kind))
+}
+
+/// What a script is told of an error of another process.
+pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
+    match kind {
+        ErrorKind::NotFound => Exit::NotFound,
+        ErrorKind::Conflict
+        | ErrorKind::Fenced
+        | ErrorKind::Superseded
+        | ErrorKind::Identity
+        | ErrorKind::Cordoned
+        | ErrorKind::Cancelled
+        | ErrorKind::Changed => Exit::Conflict,
+        ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unreachable => Exit::NoLeader,
+        ErrorKind::Invalid => Exit::Usage,
+        _ => Exit::Failed,
     }
 }
 
@@ -226,6 +287,7 @@ fn of_load(error: &LoadError) -> Told {
             let what = text.strip_suffix(hint).unwrap_or(&text);
             Told::new(what.trim_end_matches("; ")).hint(*hint)
         }
+        LoadError::Wire(error) => Told::new(error.to_string()).exit(exit_of_kind(error.kind)),
         other => Told::new(other.to_string()),
     }
 }

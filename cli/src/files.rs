@@ -55,6 +55,11 @@ impl FilesArgs {
 }
 
 impl DatasetArgs {
+    /// Finds the files, and scans none.
+    pub(crate) fn discover(&self) -> Result<Found, LoadError> {
+        self.files.discover()
+    }
+
     /// Finds and indexes the files.
     pub(crate) fn open(&self) -> Result<Dataset, LoadError> {
         let FilesArgs { files, compression } = &self.files;

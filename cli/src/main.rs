@@ -2,8 +2,7 @@
 //! record is delivered where, the processes of a cluster, and what a cluster does.
 //!
 //! It must never decide an order itself: it asks `shardfeed-plan`, as trainers do, or a coordinator. Data goes to
-//! stdout, everything else to stderr; it exits with 0, with 1 if it failed or found damage, with 2
-//! if it was asked for something that has no meaning.
+//! stdout, everything else to stderr; [`error::Exit`] lists the exit codes.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -26,9 +25,14 @@ mod batch;
 mod plan;
 
 mod bench;
+mod doctor;
+mod health;
 mod trace;
 
 mod worker;
+
+mod shell;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -37,7 +41,8 @@ use clap::{Parser, Subcommand};
 use crate::output::Format;
 
 const AFTER_HELP: &str = "\
-Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
+Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 3 not found, \
+4 denied, 5 conflict, 6 no coordinator answers or leads, 7 not in time.
 SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for example `debug`), \
 SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinators are, with commas.";
 
@@ -49,6 +54,12 @@ struct Cli {
     #[arg(short, long, global = true, value_enum, default_value_t)]
     #[arg(value_name = "FORMAT", display_order = 900)]
     output: Format,
+    /// Leave the first line of tables out
+    #[arg(long, global = true, display_order = 901)]
+    no_headers: bool,
+    /// Look again every two seconds until Ctrl-C, at what only shows
+    #[arg(short, long, global = true, display_order = 902)]
+    watch: bool,
     #[command(subcommand)]
     noun: Noun,
 }
@@ -85,6 +96,12 @@ enum Noun {
     /// The coordinators of a cluster: who leads, members, backups
     #[command(subcommand)]
     Cluster(cluster::member::MemberCommand),
+    /// What happened: workers, datasets, jobs, generations, ranks that moved
+    #[command(long_about = cluster::events::ABOUT)]
+    Events(cluster::events::EventsArgs),
+    /// Clusters by names, for people who work with several
+    #[command(subcommand)]
+    Context(cluster::context::ContextCommand),
     /// Say what limits a job, and what to change
     #[command(long_about = cluster::why::ABOUT)]
     Why(cluster::why::WhyArgs),
@@ -94,6 +111,22 @@ enum Noun {
     /// Record what each thread of this host's worker does, as a timeline for Perfetto
     #[command(long_about = trace::ABOUT)]
     Trace(trace::TraceArgs),
+    /// Check whether this host is fit for a coordinator, a worker and a trainer
+    #[command(long_about = doctor::ABOUT)]
+    Doctor(doctor::DoctorArgs),
+    /// Say whether a coordinator or worker of this host serves
+    #[command(long_about = health::ABOUT)]
+    Health(health::HealthArgs),
+    /// The options of coordinators and workers: files, environment, defaults
+    #[command(subcommand)]
+    Config(process::ConfigCommand),
+    /// Wait until something is so: a leader, a dataset, a worker, the end of an epoch
+    #[command(subcommand, long_about = cluster::wait::ABOUT)]
+    Wait(cluster::wait::WaitCommand),
+    /// Write what a shell needs to complete this command
+    Completion(shell::CompletionArgs),
+    /// Write manual pages
+    Man(shell::ManArgs),
     /// Show the cluster as a whole
     Status(cluster::status::StatusArgs),
     /// Run a coordinator and a worker in one process, for a first try
@@ -101,6 +134,26 @@ enum Noun {
 }
 
 impl Noun {
+    /// Whether it shows how something is at the moment, and changes nothing.
+    fn is_view(&self) -> bool {
+        use cluster::{epoch::EpochCommand, job::JobCommand, member::MemberCommand};
+        use dataset::DatasetCommand as Dataset;
+        match self {
+            Self::Dataset(command) => matches!(command, Dataset::List(_) | Dataset::Show(_)),
+            Self::Job(command) => matches!(command, JobCommand::List(_) | JobCommand::Show(_)),
+            Self::Epoch(EpochCommand::List(_) | EpochCommand::Show(_)) => true,
+            Self::Shard(_) | Self::Rank(_) | Self::Why(_) | Self::Status(_) | Self::Health(_) => {
+                true
+            }
+            Self::Worker(command) => {
+                matches!(command, worker::WorkerCommand::List(_) | worker::WorkerCommand::Show(_))
+            }
+            Self::Events(args) => !args.follows(),
+            Self::Cluster(command) => matches!(command, MemberCommand::Status(_)),
+            _ => false,
+        }
+    }
+
     /// What is logged if the environment does not say.
     fn log_filter(&self) -> &'static str {
         match self {
@@ -126,7 +179,14 @@ fn main() -> ExitCode {
         Err(error) => return error::refuse(&error),
     };
     let logging = shardfeed_telemetry::init(cli.noun.log_filter());
-    match logging.map_err(Into::into).and_then(|()| run(&cli)) {
+    if cli.no_headers {
+        output::without_headers();
+    }
+    let ran = logging.map_err(Into::into).and_then(|()| match cli.watch {
+        true => watch::run_again(&cli),
+        false => run(&cli),
+    });
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error::report(&error),
     }
@@ -144,9 +204,17 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Worker(command) => command.run(cli.output),
         Noun::Coordinator(command) => command.run(),
         Noun::Cluster(command) => command.run(cli.output),
+        Noun::Events(args) => cluster::events::run(args, cli.output),
+        Noun::Context(command) => command.run(cli.output),
         Noun::Why(args) => cluster::why::run(args, cli.output),
         Noun::Bench(args) => bench::run(args, cli.output),
         Noun::Trace(args) => trace::run(args, cli.output),
+        Noun::Doctor(args) => doctor::run(args, cli.output),
+        Noun::Health(args) => health::run(args, cli.output),
+        Noun::Config(command) => command.run(cli.output),
+        Noun::Wait(command) => command.run(cli.output),
+        Noun::Completion(args) => shell::completion(args),
+        Noun::Man(args) => shell::man(args),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),
     }

@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{DecimalBytes, HumanCount};
 use serde::Serialize;
+use serde_json::Value;
 
 /// Rows that a table shows before it says how many more there are, unless `--all` is given.
 pub(crate) const ROWS_LISTED: usize = 20;
@@ -15,17 +17,40 @@ pub(crate) const ROWS_LISTED: usize = 20;
 /// Columns between two columns.
 const GAP: u16 = 2;
 
-/// How results are printed; `Wide` is a table with more columns, where there are more.
+/// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
+    /// For people
     #[default]
     Table,
+    /// For people, with more columns where there are more
     Wide,
+    /// One JSON document
     Json,
+    /// One line of JSON for each thing that is listed
+    Jsonl,
+    /// One name on each line
+    Name,
+}
+
+/// Whether tables have a first line that names their columns.
+static HAS_HEADERS: AtomicBool = AtomicBool::new(true);
+
+/// Leaves the first line of every table out, from now on.
+pub(crate) fn without_headers() {
+    HAS_HEADERS.store(false, Ordering::Relaxed);
+}
+
+/// Whether tables say what their columns are.
+pub(crate) fn has_headers() -> bool {
+    HAS_HEADERS.load(Ordering::Relaxed)
 }
 
 /// A result: its fields are the JSON, and it can write itself for people.
 pub(crate) trait Report: Serialize {
+    /// Of what lists things: the field that they are in, and the field of each that names it.
+    const LISTS: Option<(&'static str, &'static str)> = None;
+
     /// Writes what people want to see.
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()>;
 
@@ -35,37 +60,63 @@ pub(crate) trait Report: Serialize {
     }
 }
 
-/// stdout does not take what is written.
+/// A result that was not printed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write to standard output: {0}")]
-pub(crate) struct StdoutError(io::Error);
+pub(crate) enum StdoutError {
+    /// stdout does not take what is written.
+    #[error("cannot write to standard output: {0}")]
+    Write(#[from] io::Error),
+    /// `-o name`, of what has none.
+    #[error("this command lists nothing that has names")]
+    NoNames,
+}
 
 impl StdoutError {
     /// Whether the reader went away, as `head` does.
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.kind() == io::ErrorKind::BrokenPipe
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
 impl Format {
     /// Prints a result.
-    pub(crate) fn print(self, report: &impl Report) -> Result<(), StdoutError> {
+    pub(crate) fn print<R: Report>(self, report: &R) -> Result<(), StdoutError> {
         let mut out = BufWriter::new(io::stdout().lock());
-        let written = match self {
-            Self::Table => report.write_table(&mut out),
-            Self::Wide => report.write_wide(&mut out),
-            Self::Json => serde_json::to_writer_pretty(&mut out, report)
-                .map_err(io::Error::from)
-                .and_then(|()| out.write_all(b"\n")),
-        };
-        written.and_then(|()| out.flush()).map_err(StdoutError)
+        match self {
+            Self::Table => report.write_table(&mut out)?,
+            Self::Wide => report.write_wide(&mut out)?,
+            Self::Json => {
+                serde_json::to_writer_pretty(&mut out, report).map_err(io::Error::from)?;
+                out.write_all(b"\n")?;
+            }
+            Self::Jsonl => {
+                let whole = serde_json::to_value(report).map_err(io::Error::from)?;
+                match R::LISTS.and_then(|(field, _)| whole.get(field)?.as_array()) {
+                    Some(things) => things.iter().try_for_each(|thing| writeln!(out, "{thing}"))?,
+                    None => writeln!(out, "{whole}")?,
+                }
+            }
+            Self::Name => {
+                let (field, name) = R::LISTS.ok_or(StdoutError::NoNames)?;
+                let whole = serde_json::to_value(report).map_err(io::Error::from)?;
+                for thing in whole.get(field).and_then(Value::as_array).into_iter().flatten() {
+                    match thing.get(name) {
+                        Some(Value::String(text)) => writeln!(out, "{}", printable(text))?,
+                        Some(other) => writeln!(out, "{other}")?,
+                        None => return Err(StdoutError::NoNames),
+                    }
+                }
+            }
+        }
+        Ok(out.flush()?)
     }
 }
 
 /// Prints a line, at once.
 pub(crate) fn line(text: &str) -> Result<(), StdoutError> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(StdoutError)
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
 }
 
 /// A table in the making: no borders, so that other tools can cut it.
@@ -77,7 +128,8 @@ impl Grid {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(columns.iter().map(|name| name.trim_start_matches('>')));
+        let headings = columns.iter().map(|name| name.trim_start_matches('>'));
+        table.set_header(headings);
         for (name, column) in columns.iter().zip(table.column_iter_mut()) {
             column.set_padding((0, GAP));
             if name.starts_with('>') {
@@ -95,7 +147,13 @@ impl Grid {
 
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.0.trim_fmt())
+        let text = self.0.trim_fmt();
+        // The first line is taken away at the end: columns know their sides from it.
+        match text.split_once('\n') {
+            Some((_, rows)) if !has_headers() => writeln!(f, "{rows}"),
+            None if !has_headers() => Ok(()),
+            _ => writeln!(f, "{text}"),
+        }
     }
 }
 

@@ -5,6 +5,10 @@
 
 mod config;
 mod coordinator;
+mod manager;
+mod measures;
+mod pages;
+mod settings;
 mod stop;
 mod up;
 mod worker;
@@ -13,6 +17,7 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use coordinator::CoordinatorCommand;
+pub(crate) use settings::ConfigCommand;
 pub(crate) use stop::Stop;
 pub(crate) use up::{UpArgs, run as up};
 pub(crate) use worker::{
@@ -21,7 +26,7 @@ pub(crate) use worker::{
 
 /// Threads that serve calls.
 /// - `threads`: how many; `None`: one for each core.
-fn runtime(threads: Option<usize>) -> anyhow::Result<Runtime> {
+pub(crate) fn runtime(threads: Option<usize>) -> anyhow::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {
         builder.worker_threads(threads);

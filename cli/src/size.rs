@@ -31,6 +31,37 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// A number of bytes that may be none. Written as [`Bytes`], or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Space(u64);
+
+impl Space {
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Space {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "0" { Ok(Self(0)) } else { parse_bytes(text).map(Self) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Space {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match toml::Value::deserialize(deserializer)? {
+            toml::Value::Integer(0) => Ok(Self(0)),
+            toml::Value::String(text) if text.trim() == "0" => Ok(Self(0)),
+            other => {
+                Bytes::deserialize(other).map(|Bytes(bytes)| Self(bytes)).map_err(D::Error::custom)
+            }
+        }
+    }
+}
+
 struct BytesVisitor;
 
 impl Visitor<'_> for BytesVisitor {
@@ -115,5 +146,20 @@ mod tests {
         assert_eq!(read("4096"), Ok(Bytes(4096)));
         assert!(read("-1").unwrap_err().contains("size \"-1\""));
         assert!(read("true").unwrap_err().contains("a size"));
+    }
+
+    #[test]
+    fn space_may_be_none() {
+        #[derive(Deserialize)]
+        struct Options {
+            space: Space,
+        }
+        for (text, bytes) in [("0", 0), ("\"0\"", 0), ("4096", 4096), ("\"1KiB\"", 1024)] {
+            let read = toml::from_str::<Options>(&format!("space = {text}")).unwrap();
+            assert_eq!(read.space.get(), bytes);
+        }
+        assert!(toml::from_str::<Options>("space = -1").is_err());
+        assert!(toml::from_str::<Options>("space = \"0.1B\"").is_err());
+        assert_eq!("0".parse(), Ok(Space(0)));
     }
 }

@@ -16,7 +16,7 @@ pub use shardfeed_client::{
     Delivered, Finding, Limit, LoadError, Loader, LoaderOptions, LoaderStats, Next, OpenProgress,
     PrefetchStats, Reason, RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, Spent, What,
     account_from, default_budget_bytes, default_worker_socket, finding, trace, use_threads,
-    worker_timeline,
+    worker_answers, worker_timeline,
 };
 
 /// Opens a loader: of a cluster if the options name one, else with everything in this process.

@@ -88,7 +88,8 @@ fn code_of(kind: ErrorKind) -> Code {
         ErrorKind::NotLeader
         | ErrorKind::WrongCluster
         | ErrorKind::WrongVersion
-        | ErrorKind::Cordoned => Code::FailedPrecondition,
+        | ErrorKind::Cordoned
+        | ErrorKind::Cancelled => Code::FailedPrecondition,
         ErrorKind::Fenced | ErrorKind::Superseded | ErrorKind::Conflict => Code::Aborted,
         ErrorKind::Identity => Code::AlreadyExists,
         ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,

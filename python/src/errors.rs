@@ -73,6 +73,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Identity => "JobIdentityError",
         ErrorKind::Conflict => "ConflictError",
         ErrorKind::Superseded => "SupersededError",
+        ErrorKind::Cancelled => "JobCancelledError",
         ErrorKind::Fenced => "FencedError",
         ErrorKind::Retry
         | ErrorKind::NotLeader

@@ -214,7 +214,7 @@ def test_a_job_that_lacks_a_rank_waits_for_it(
         said = until(lambda: ask(running, "why", each.job), "an answer")
     assert said["limit"] == "ranks" and "1 (missing)" in said["sentence"], said
     missing = command("why", "no-such-job", "--coordinator", running.address)
-    assert missing.returncode == 1 and "there is no job `no-such-job`" in missing.stderr
+    assert missing.returncode == 3 and "there is no job `no-such-job`" in missing.stderr
 
 
 def test_a_bench_reads_a_job_without_disturbing_it(
@@ -295,7 +295,7 @@ def test_a_workers_timeline_shows_what_its_threads_did(
     threads = {event["args"]["name"] for event in timeline["traceEvents"] if event["ph"] == "M"}
     assert {"shardfeed worker worker-0", "shardfeed-plan", "shardfeed-send"} <= threads
     nobody = command("trace", str(file), "--worker", str(tmp_path / "none.sock"))
-    assert nobody.returncode == 1 and "none.sock" in nobody.stderr
+    assert nobody.returncode == 6 and "none.sock" in nobody.stderr
 
 
 def test_a_loader_writes_its_timeline_when_it_is_closed(

@@ -47,7 +47,7 @@ struct SampleReport {
 
 /// Runs `batch show --job`.
 pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> anyhow::Result<()> {
-    let client = cluster.client();
+    let client = cluster.client()?;
     let &BatchOf { job, step, rank, .. } = of;
     let epoch = match of.epoch {
         Some(epoch) => epoch,

@@ -10,6 +10,7 @@ use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
+use super::context;
 use crate::duration;
 use crate::process::host_name;
 
@@ -27,10 +28,14 @@ const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// Where the coordinators are.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterArgs {
-    /// Address of the coordinator; of several, with commas
-    #[arg(long, value_name = "HOST:PORT", default_value_t, help_heading = HEADING)]
+    /// Address of the coordinator; of several, with commas [default: that of the context, else 127.0.0.1:7070]
+    #[arg(long, value_name = "HOST:PORT", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
-    coordinator: Addresses,
+    coordinator: Option<Addresses>,
+    /// Cluster, by the name that `shardfeed context` knows [default: the one in use]
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    #[arg(env = "SHARDFEED_CONTEXT", hide_env_values = true)]
+    context: Option<String>,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = HEADING)]
     #[arg(value_parser = duration::parse)]
@@ -49,10 +54,15 @@ pub(super) type Admin = AdminServiceClient<Channel>;
 
 impl ClusterArgs {
     /// The coordinators.
-    pub(crate) fn client(&self) -> Client {
-        let listed = self.coordinator.clone();
+    ///
+    /// # Errors  There is no such context.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        let listed = match &self.coordinator {
+            Some(addresses) => addresses.clone(),
+            None => context::addresses(self.context.as_deref())?.unwrap_or_default(),
+        };
         let coordinator = Coordinator::of(listed, principal(), self.timeout, None);
-        Client { coordinator, patience: Patience::IfSomebodyIsThere }
+        Ok(Client { coordinator, patience: Patience::IfSomebodyIsThere })
     }
 }
 

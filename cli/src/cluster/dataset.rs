@@ -105,7 +105,7 @@ pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
 }
 
 /// A dataset.
-fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
+pub(super) fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
     let name = name.to_owned();
     let answer = client.call(|mut admin, context| async move {
         admin.get_dataset(wire::GetDatasetRequest { context, name }).await
@@ -115,14 +115,14 @@ fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
 
 /// Runs `dataset list`.
 pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
-    let datasets = list(&args.cluster.client())?;
+    let datasets = list(&args.cluster.client()?)?;
     let datasets = datasets.into_iter().map(DatasetReport::new).collect();
     Ok(format.print(&DatasetsReport { datasets, all: args.all })?)
 }
 
 /// Runs `dataset show`.
 pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let dataset = get(&client, &args.name);
     let dataset = dataset.map_err(|error| explain(&client, &args.name, error))?;
     Ok(format.print(&DatasetReport::new(dataset))?)
@@ -132,7 +132,7 @@ pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
 pub(crate) fn run_remove(args: &RemoveArgs, format: Format) -> anyhow::Result<()> {
     let name = args.name.clone();
     args.confirm.check(&format!("dataset `{name}` would be removed from the cluster"))?;
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let removed = client.call(|mut admin, context| async move {
         admin.remove_dataset(wire::RemoveDatasetRequest { context, name }).await
     });
@@ -212,6 +212,8 @@ impl DatasetsReport {
 }
 
 impl Report for DatasetsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("datasets", "name"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

@@ -117,7 +117,11 @@ impl SkippedReport {
 
 /// Epochs of a job.
 /// - `epoch`: only this one.
-fn list(client: &Client, job: String, epoch: Option<u64>) -> Result<Vec<wire::Epoch>, CallError> {
+pub(super) fn list(
+    client: &Client,
+    job: String,
+    epoch: Option<u64>,
+) -> Result<Vec<wire::Epoch>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_epochs(wire::ListEpochsRequest { context, job, epoch }).await
     });
@@ -278,6 +282,8 @@ impl EpochsReport {
 }
 
 impl Report for EpochsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("epochs", "epoch"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

@@ -1,5 +1,7 @@
 //! `shardfeed job`: what fixes an order, and the generations in which ranks followed it.
 
+mod hold;
+
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
@@ -22,6 +24,15 @@ pub(crate) enum JobCommand {
     List(ListArgs),
     /// Show a job: what fixes its order, and its generations
     Show(ShowArgs),
+    /// Let a job's trainers wait for their next batch until it is resumed
+    #[command(long_about = hold::PAUSE_ABOUT)]
+    Pause(hold::PauseArgs),
+    /// Let a paused job go on, or the ranks of a cancelled one start again
+    #[command(long_about = hold::RESUME_ABOUT)]
+    Resume(hold::ResumeArgs),
+    /// End a job: its trainers' loaders fail, and no rank may start until it is resumed
+    #[command(long_about = hold::CANCEL_ABOUT)]
+    Cancel(hold::CancelArgs),
     /// Remove a job and what is known of its generations
     #[command(long_about = REMOVE_ABOUT)]
     Remove(RemoveArgs),
@@ -95,6 +106,8 @@ struct JobReport {
     generations: u64,
     /// Since it was made known.
     age_ms: u64,
+    /// Who paused or cancelled it; `null`: nobody.
+    held: Option<hold::HeldReport>,
     /// Generations that are remembered, oldest first; only of `job show`.
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<GenerationReport>>,
@@ -169,7 +182,7 @@ pub(crate) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::E
 impl JobArgs {
     /// The coordinator, and the job's name.
     pub(super) fn open(&self) -> anyhow::Result<(Client, String)> {
-        Ok((self.cluster.client(), self.job.clone()))
+        Ok((self.cluster.client()?, self.job.clone()))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -185,12 +198,12 @@ impl JobCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
             Self::List(args) => {
-                let jobs = list(&args.cluster.client())?;
+                let jobs = list(&args.cluster.client()?)?;
                 let jobs = jobs.into_iter().map(|job| JobReport::new(job, false)).collect();
                 Ok(format.print(&JobsReport { jobs, all: args.all })?)
             }
             Self::Show(args) => {
-                let client = args.cluster.client();
+                let client = args.cluster.client()?;
                 let job = args.name.clone();
                 let answer = client.call(|mut admin, context| async move {
                     admin.get_job(wire::GetJobRequest { context, job }).await
@@ -198,10 +211,13 @@ impl JobCommand {
                 let answer = answer.map_err(|error| explain(&client, &args.name, error))?;
                 Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), true))?)
             }
+            Self::Pause(args) => hold::pause(args, format),
+            Self::Resume(args) => hold::resume(args, format),
+            Self::Cancel(args) => hold::cancel(args, format),
             Self::Remove(args) => {
                 let name = args.name.clone();
                 args.confirm.check(&format!("job `{name}` would be removed"))?;
-                let client = args.cluster.client();
+                let client = args.cluster.client()?;
                 let removed = client.call(|mut admin, context| async move {
                     admin.remove_job(wire::RemoveJobRequest { context, name }).await
                 });
@@ -223,6 +239,7 @@ impl JobReport {
             generation: job.generation.map(GenerationReport::new),
             generations: job.generations,
             age_ms: job.age_ms,
+            held: job.held.map(hold::HeldReport::new),
             history: is_whole.then_some(history),
         }
     }
@@ -301,10 +318,11 @@ fn current(job: &JobReport, said: impl Fn(&GenerationReport) -> String) -> Strin
     job.generation.as_ref().map_or_else(|| NONE.into(), said)
 }
 
-fn columns() -> [Column<JobReport>; 11] {
+fn columns() -> [Column<JobReport>; 12] {
     [
         column("JOB", |job| job.name.clone()),
         column("DATASET", |job| job.dataset.clone()),
+        column("STATE", JobReport::state),
         column(">GENERATION", |job| current(job, |now| now.generation.to_string())),
         column(">RANKS", |job| current(job, |g| format!("{} of {}", g.ranks_served, g.world_size))),
         column(">EPOCH", |job| current(job, |now| number(now.cursor_epoch))),
@@ -324,6 +342,8 @@ impl JobsReport {
 }
 
 impl Report for JobsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("jobs", "name"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }
@@ -334,12 +354,33 @@ impl Report for JobsReport {
 }
 
 impl JobReport {
+    /// `registered`, `running`, `idle`, `paused` or `cancelled`.
+    fn state(&self) -> String {
+        match (&self.held, &self.generation) {
+            (Some(held), _) => held.hold.clone(),
+            (None, None) => "registered".into(),
+            (None, Some(now)) if now.ranks_served > 0 => "running".into(),
+            (None, Some(_)) => "idle".into(),
+        }
+    }
+
+    /// Also who holds it, and why.
+    fn state_in_words(&self) -> String {
+        let Some(held) = &self.held else {
+            return self.state();
+        };
+        let hold::HeldReport { hold, principal, reason, age_ms } = held;
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        format!("{hold} by {principal}, {} ago{reason}", duration::text(*age_ms))
+    }
+
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
         let hex = |digest: Option<Digest>| digest.map_or_else(|| NONE.into(), |d| d.to_string());
         let identity = &self.identity;
         let mut facts = vec![
             ("job", self.name.clone()),
             ("dataset", self.dataset.clone()),
+            ("state", self.state_in_words()),
             ("made known", format!("{} ago", duration::text(self.age_ms))),
             ("digest", hex(self.digest)),
             ("content digest", hex(identity.content_digest)),

@@ -40,6 +40,9 @@ pub(super) fn write<T, R: Borrow<T>>(
     shown: Shown,
 ) -> io::Result<()> {
     if rows.is_empty() {
+        if !output::has_headers() {
+            return Ok(());
+        }
         return writeln!(out, "no {things}");
     }
     let columns: Vec<_> = columns.iter().filter(|c| shown.is_wide || !c.is_wide).collect();

@@ -157,9 +157,9 @@ fn get_at(client: &Client, member: &wire::Member) -> Result<wire::GetClusterResp
 impl MemberCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
-            Self::Status(args) => print(&args.cluster.client(), format),
+            Self::Status(args) => print(&args.cluster.client()?, format),
             Self::Add(args) => {
-                let (client, node) = (args.cluster.client(), args.node);
+                let (client, node) = (args.cluster.client()?, args.node);
                 let address = args.address.to_string();
                 client.call(|mut admin, context| async move {
                     admin.add_member(wire::AddMemberRequest { context, node, address }).await
@@ -167,7 +167,7 @@ impl MemberCommand {
                 print(&client, format)
             }
             Self::Remove(args) => {
-                let (client, node) = (args.cluster.client(), args.node);
+                let (client, node) = (args.cluster.client()?, args.node);
                 args.confirm.check(&format!("coordinator {node} would be removed"))?;
                 client.call(|mut admin, context| async move {
                     admin.remove_member(wire::RemoveMemberRequest { context, node }).await
@@ -175,7 +175,7 @@ impl MemberCommand {
                 print(&client, format)
             }
             Self::TransferLeader(args) => {
-                let (client, to) = (args.cluster.client(), args.node);
+                let (client, to) = (args.cluster.client()?, args.node);
                 client.call(|mut admin, context| async move {
                     admin.transfer_leader(wire::TransferLeaderRequest { context, to }).await
                 })?;
@@ -292,6 +292,8 @@ fn columns() -> [Column<MemberReport>; 10] {
 }
 
 impl Report for MembersReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("members", "node"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

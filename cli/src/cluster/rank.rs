@@ -129,6 +129,8 @@ impl RanksReport {
 }
 
 impl Report for RanksReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("ranks", "rank"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

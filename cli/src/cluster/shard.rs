@@ -1,5 +1,7 @@
 //! `shardfeed shard`: where each shard of an epoch is.
 
+mod history;
+
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -15,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   shardfeed shard list --job resnet
   shardfeed shard list --job resnet --state reading,leased -o wide
+  shardfeed shard list --job resnet --rank 3 --file part-0001 --all
   shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'";
 
 /// What can be asked of shards.
@@ -22,6 +25,9 @@ Examples:
 pub(crate) enum ShardCommand {
     /// List the shards of an epoch: state, ranks, worker, progress
     List(ListArgs),
+    /// Show every lease of a shard in an epoch, and why it moved
+    #[command(long_about = history::ABOUT)]
+    History(history::HistoryArgs),
 }
 
 /// Arguments of `shard list`.
@@ -36,6 +42,15 @@ pub(crate) struct ListArgs {
     /// Only shards in this state; again or with commas for more
     #[arg(long, value_enum, value_delimiter = ',')]
     state: Vec<State>,
+    /// Only shards that this rank reads
+    #[arg(long)]
+    rank: Option<u64>,
+    /// Only shards of ranks that this worker serves
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
+    /// Only shards whose path has this in it
+    #[arg(long, value_name = "TEXT")]
+    file: Option<String>,
     /// Show all shards, not only the first 20
     #[arg(long)]
     all: bool,
@@ -101,7 +116,10 @@ struct ShardReport {
 
 impl ShardCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
-        let Self::List(args) = self;
+        let args = match self {
+            Self::List(args) => args,
+            Self::History(args) => return history::run(args, format),
+        };
         let (client, job) = args.of.open()?;
         let epoch = args.epoch;
         let answers = client.stream(|mut admin, context| async move {
@@ -127,11 +145,19 @@ impl ListArgs {
             let Some(state) = report.counts.add(shard.state()) else {
                 continue;
             };
-            if self.state.is_empty() || self.state.contains(&state) {
+            if self.wants(&shard, state) {
                 report.shards.push(ShardReport::new(shard));
             }
         }
         report
+    }
+
+    fn wants(&self, shard: &wire::Shard, state: State) -> bool {
+        let ranks = shard.first_rank..=shard.last_rank;
+        (self.state.is_empty() || self.state.contains(&state))
+            && self.rank.is_none_or(|rank| ranks.contains(&rank))
+            && self.worker.as_ref().is_none_or(|worker| shard.workers.contains(worker))
+            && self.file.as_ref().is_none_or(|text| shard.path.contains(text))
     }
 }
 
@@ -217,6 +243,8 @@ impl ShardsReport {
 }
 
 impl Report for ShardsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("shards", "path"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

@@ -105,7 +105,7 @@ fn save(args: &SaveArgs, format: Format) -> anyhow::Result<()> {
     // Its own words name a file that nobody asked for.
     let file = tempfile::NamedTempFile::new_in(folder);
     let mut file = file.map_err(|error| io::Error::from(error.kind())).with_context(unwritten)?;
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let mut stream = client.call(|mut admin, context| async move {
         admin.save_snapshot(wire::SaveSnapshotRequest { context }).await
     })?;

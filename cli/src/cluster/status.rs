@@ -49,7 +49,7 @@ struct Counts {
 
 /// Runs `status`.
 pub(crate) fn run(args: &StatusArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let status = client.call(|mut admin, context| async move {
         admin.get_status(wire::GetStatusRequest { context }).await
     })?;

@@ -69,7 +69,7 @@ pub(crate) struct Told {
 
 /// Runs `why`.
 pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let ranks = ranks(&client, &args.job)?;
     Ok(format.print(&WhyReport::new(&args.job, ranks, args.all))?)
 }

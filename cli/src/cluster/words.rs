@@ -1,12 +1,14 @@
 //! What a coordinator says, in words.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use serde::Serialize;
 use shardfeed_plan::Digest;
 use shardfeed_proto::{WireError, common, digest_from};
 
 use super::CallError;
 use crate::duration;
-use crate::error::Problem;
+use crate::error::{Problem, exit_of_kind};
 use crate::output;
 
 /// Names in a hint at most.
@@ -36,6 +38,12 @@ pub(super) fn number(number: Option<u64>) -> String {
 /// A time, or that there is none.
 pub(super) fn time(ms: Option<u64>) -> String {
     ms.map_or_else(|| NONE.into(), duration::text)
+}
+
+/// A moment, UTC: as in logs.
+pub(super) fn clock(unix_ms: u64) -> String {
+    let moment = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
+    moment.map_or_else(|| NONE.into(), |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
 /// A text, or that there is none.
@@ -87,7 +95,8 @@ pub(super) fn naming(
     if known.iter().any(|known| known == name) {
         return error.into();
     }
-    Problem::failed(&refusal.message).hint(there_are(things, &known)).into()
+    let problem = Problem::failed(&refusal.message).hint(there_are(things, &known));
+    problem.exit(exit_of_kind(refusal.kind)).into()
 }
 
 /// Which names there are.

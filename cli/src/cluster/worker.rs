@@ -13,7 +13,7 @@ use super::listing::{self, Column, Shown, column, wide};
 use super::words::{NONE, text, there_are, time, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
-use crate::error::Problem;
+use crate::error::{Exit, Problem};
 use crate::output::{self, Format, Report};
 
 /// Arguments of `worker list`.
@@ -95,14 +95,14 @@ pub(super) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, Call
 
 /// Runs `worker list`.
 pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
-    let workers = list(&args.cluster.client(), args.all)?;
+    let workers = list(&args.cluster.client()?, args.all)?;
     let workers = workers.into_iter().map(WorkerReport::new).collect();
     Ok(format.print(&WorkersReport { workers, all: args.all })?)
 }
 
 /// Runs `worker show`.
 pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
-    let worker = find(&args.cluster.client(), &args.name)?;
+    let worker = find(&args.cluster.client()?, &args.name)?;
     Ok(format.print(&WorkerReport::new(worker))?)
 }
 
@@ -119,7 +119,8 @@ fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
             known.sort();
             known.dedup();
             let what = format!("there is no worker `{name}`");
-            Err(Problem::failed(what).hint(there_are("workers", &known)).into())
+            let problem = Problem::failed(what).hint(there_are("workers", &known));
+            Err(problem.exit(Exit::NotFound).into())
         }
     }
 }
@@ -236,6 +237,8 @@ impl WorkersReport {
 }
 
 impl Report for WorkersReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("workers", "name"));
+
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write(out, false)
     }

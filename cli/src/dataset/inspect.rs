@@ -1,21 +1,26 @@
 //! `shardfeed dataset inspect`: what a dataset holds.
 
+mod unscanned;
+
 use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
-use shardfeed_agent::{Dataset, DatasetFile, LoadError, StoredFile};
+use shardfeed_agent::{Dataset, DatasetFile, LoadError, Sidecars, StoredFile};
 use shardfeed_plan::Digest;
 use shardfeed_tfrecord::example::{DType, describe};
 use shardfeed_tfrecord::{ChunkOptions, Compression, CompressionChoice, Decoder, RecordReader};
 
+use self::unscanned::Unscanned;
+use super::sidecar::{self, FaultReport};
 use crate::files::DatasetArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset inspect 'train/*.tfrecord'
-  shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest";
+  shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
+  shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'";
 
 /// Arguments of `dataset inspect`.
 #[derive(Debug, Args)]
@@ -26,6 +31,10 @@ pub(crate) struct InspectArgs {
     /// Show all shards, not only the first 20
     #[arg(long)]
     all: bool,
+    /// Scan nothing: numbers of records are those that .idx files of tfrecord2idx and TFDS's dataset_info.json say,
+    /// where such files lie beside the shards
+    #[arg(long)]
+    unscanned: bool,
 }
 
 /// A dataset.
@@ -47,6 +56,8 @@ struct Inspection {
     shards: Vec<ShardReport>,
     /// The first record of the first shard that has one; `null` if none has, or if it is damaged.
     first_record: Option<FirstRecord>,
+    /// What files beside the shards say that is not so, or that is wrong with them.
+    sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
     shards_listed: usize,
 }
@@ -87,6 +98,13 @@ struct FeatureReport {
 
 /// Runs `dataset inspect`.
 pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
+    if args.unscanned {
+        let mut unscanned = Unscanned::new(&args.dataset.discover()?);
+        if args.all {
+            unscanned.list_all();
+        }
+        return Ok(format.print(&unscanned)?);
+    }
     let dataset = args.dataset.open()?;
     let mut inspection = inspect(&dataset);
     if args.all {
@@ -127,8 +145,17 @@ fn inspect(dataset: &Dataset) -> Inspection {
         compression: compression_of(dataset.files()),
         shards,
         first_record: None,
+        sidecar_faults: sidecar_faults(dataset),
         shards_listed: ROWS_LISTED,
     }
+}
+
+fn sidecar_faults(dataset: &Dataset) -> Vec<FaultReport> {
+    let shards = dataset.manifest().shards();
+    let paths: Vec<_> = shards.iter().map(|shard| shard.path.clone()).collect();
+    let sidecars = Sidecars::beside(dataset.root(), &paths);
+    let records: Vec<_> = shards.iter().map(|shard| Some(shard.records)).collect();
+    sidecar::faults(&sidecars, &paths, &records)
 }
 
 fn compression_of(files: &[DatasetFile]) -> String {
@@ -197,10 +224,10 @@ impl Report for Inspection {
         write!(out, "\n{grid}")?;
         let rest = self.shards.len().saturating_sub(self.shards_listed);
         output::write_rest(out, rest, "shards")?;
-        match &self.first_record {
-            Some(first) => first.write_table(out),
-            None => Ok(()),
+        if let Some(first) = &self.first_record {
+            first.write_table(out)?;
         }
+        sidecar::write_faults(out, &self.sidecar_faults)
     }
 }
 

@@ -8,23 +8,26 @@ use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
-use shardfeed_agent::{Found, LoadError, StoredFile};
+use shardfeed_agent::{Found, LoadError, Sidecars, StoredFile};
 use shardfeed_plan::ChangeStamp;
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
 };
 
+use super::reading::{self, Counted};
+use super::sidecar::{self, FaultReport};
 use crate::error::Problem;
 use crate::files::FilesArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
-use crate::progress;
 
 pub(super) const ABOUT: &str = "\
 Read every byte and report every damaged record
 
 Checks the length and the data of each record against their checksums. Behind damaged data reading \
 goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be \
-found any more. Offsets are of the uncompressed file. Exits with 1 if anything is damaged.";
+found any more. Offsets are of the uncompressed file. Numbers of records are compared with what .idx files of \
+tfrecord2idx and TFDS's dataset_info.json beside the files say: a file that ends too early between two records \
+looks whole otherwise. Exits with 1 if anything is damaged, or says otherwise.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,6 +62,8 @@ struct Verification {
     stored_bytes: u64,
     /// In the bytewise order of their paths.
     files: Vec<FileReport>,
+    /// What files beside them say that is not so, or that is wrong with those files.
+    sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
     good_listed: usize,
 }
@@ -119,17 +124,16 @@ pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
 }
 
 fn verify(found: &Found, compression: CompressionChoice) -> Verification {
-    let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
-    let bytes = match found.stamps.is_empty() {
-        true => found.paths.iter().map(size).sum(),
-        false => found.stamps.iter().map(|stamp| stamp.size_bytes).sum(),
-    };
-    let bar = progress::bytes_bar("verifying", bytes);
+    let bar = reading::bar("verifying", found);
     let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
         verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
     });
     let files: Vec<_> = verified.collect();
     bar.finish_and_clear();
+    let sidecars = Sidecars::beside(&found.root, &found.paths);
+    // Of damaged files nobody expects another number.
+    let records = files.iter().map(|file| (!file.is_damaged()).then_some(file.records_ok));
+    let records: Vec<_> = records.collect();
     Verification {
         root: found.root.display().to_string(),
         file_count: files.len(),
@@ -138,6 +142,7 @@ fn verify(found: &Found, compression: CompressionChoice) -> Verification {
         records_damaged: files.iter().map(|file| file.records_damaged).sum(),
         stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
         files,
+        sidecar_faults: sidecar::faults(&sidecars, &found.paths, &records),
         good_listed: ROWS_LISTED,
     }
 }
@@ -240,8 +245,19 @@ impl DamageKind {
 impl Verification {
     /// The error, if anything is wrong.
     fn verdict(&self) -> anyhow::Result<()> {
-        if self.files_damaged == 0 {
+        if self.files_damaged == 0 && self.sidecar_faults.is_empty() {
             return Ok(());
+        }
+        if self.files_damaged == 0 {
+            let faults = output::counted(self.sidecar_faults.len() as u64, "fault");
+            let what =
+                format!("no damage, but {faults} in what lies beside the files says otherwise");
+            return Err(Problem::failed(what)
+                .hint(
+                    "a file may end too early, between two records: copy it again from its source; or make the \
+                     .idx files anew",
+                )
+                .into());
         }
         let what = format!(
             "{} of {} damaged or unreadable, with {} found",
@@ -321,20 +337,7 @@ impl Report for Verification {
             ],
         )?;
         self.write_files(out)?;
-        self.write_damage(out)
-    }
-}
-
-/// Tells the bar how much was read.
-struct Counted<'a> {
-    file: StoredFile,
-    bar: &'a ProgressBar,
-}
-
-impl Read for Counted<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(out)?;
-        self.bar.inc(read as u64);
-        Ok(read)
+        self.write_damage(out)?;
+        sidecar::write_faults(out, &self.sidecar_faults)
     }
 }

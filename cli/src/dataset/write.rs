@@ -1,10 +1,14 @@
-//! `shardfeed dataset write`: TFRecord shards from a folder of files or a CSV file.
+//! `shardfeed dataset write`: TFRecord shards from a folder of files, a list of files or a CSV file.
 
 mod csv_source;
 mod deal;
+mod file_list;
 mod folder;
+mod lines;
 mod source;
 mod staging;
+mod voc;
+mod whole;
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,15 +23,16 @@ use shardfeed_tfrecord::Compression;
 
 use self::csv_source::CsvSource;
 use self::deal::Deal;
+use self::file_list::FileList;
 use self::folder::Folder;
-use self::source::Source;
+use self::source::{Classes, Source};
 use self::staging::{ShardNames, Staging};
 use crate::error::Problem;
 use crate::output::{self, Format, Report};
 use crate::{progress, size};
 
 pub(super) const ABOUT: &str = "\
-Write a folder of files or a CSV file as TFRecord shards
+Write a folder of files, a list of files or a CSV file as TFRecord shards
 
 A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to \
 SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder of \
@@ -38,19 +43,31 @@ A .csv file: the first row names the columns, each further row is one Example. A
 value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is a \
 feature that is absent.
 
+A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as in the list). \
+Behind a tab, or in all lines behind a space, may stand a label: integers are `label` (int64); if any is no \
+integer, all are names of classes, as folders are above.
+
+With --voc a list is one of images, JPEG or PNG, and FOLDER holds an annotation of each as the Pascal VOC challenges have \
+them: photos/7.jpg is described by FOLDER/7.xml. The features are those of TensorFlow's Object Detection API: \
+`image/encoded`, `image/format`, `image/filename`, `image/source_id`, `image/width`, `image/height`, and for each object one value in \
+`image/object/bbox/xmin`, `ymin`, `xmax` and `ymax` (float32, parts of the image's size), `image/object/class/text`, \
+`image/object/class/label` (from 1, in the bytewise order of the names, or as in --classes), `image/object/difficult` and `truncated`. \
+A label of the list is `image/class/label` and `text`.
+
 Records are divided among the shards at random, so that shards are alike; the same source and options \
 give the same bytes. The shards appear under their names when all of them are written.";
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset write photos/ out/ --shard-bytes 150MB
-  shardfeed dataset write prices.csv out/ --compression gzip --prefix train";
+  shardfeed dataset write prices.csv out/ --compression gzip --prefix train
+  shardfeed dataset write train.txt out/ --voc VOC2012/Annotations --classes classes.txt";
 
 /// Arguments of `dataset write`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WriteArgs {
-    /// A folder of files, or a .csv file
+    /// A folder of files, or a .csv or .txt file
     source: PathBuf,
     /// Folder for the shards; made if it is not there
     out_dir: PathBuf,
@@ -75,6 +92,12 @@ pub(crate) struct WriteArgs {
     /// Replace shards with this prefix that are already in OUT_DIR
     #[arg(long)]
     force: bool,
+    /// Folder of annotations with boxes, Pascal VOC's XML: one for each image of a list
+    #[arg(long, value_name = "FOLDER")]
+    voc: Option<PathBuf>,
+    /// Names of the classes of boxes, one a line, numbered from 1: the same for each part of a dataset
+    #[arg(long, value_name = "FILE", requires = "voc")]
+    classes: Option<PathBuf>,
 }
 
 /// What was written.
@@ -88,6 +111,8 @@ struct Written {
     /// Bytes of the files.
     stored_bytes: u64,
     compression: Compression,
+    /// `null` without classes.
+    classes: Option<Classes>,
     shards: Vec<WrittenShard>,
 }
 
@@ -102,14 +127,14 @@ struct WrittenShard {
 
 /// Runs `dataset write`.
 pub(crate) fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
-    let kind = SourceKind::of(&args.source)?;
+    let kind = SourceKind::of(args)?;
     check_outside(&args.source, &args.out_dir)?;
     let prefix = match &args.prefix {
         Some(prefix) => prefix.clone(),
         None => prefix_of(&args.source)?,
     };
     let staging = Staging::new(&args.out_dir, &prefix, args.force)?;
-    let source = kind.open(&args.source)?;
+    let source = kind.open(args)?;
     let deal = Deal::new(source.record_bytes(), args.shard_bytes, args.seed)?;
     let names = ShardNames::new(&prefix, deal.shards(), args.compression);
     let shards = write_shards(source.as_ref(), &deal, &staging, &names)?;
@@ -122,6 +147,7 @@ pub(crate) fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
         stream_bytes: shards.iter().map(|shard| shard.stream_bytes).sum(),
         stored_bytes: shards.iter().map(|shard| shard.stored_bytes).sum(),
         compression: args.compression,
+        classes: source.classes(),
         shards,
     };
     Ok(format.print(&written)?)
@@ -132,29 +158,44 @@ pub(crate) fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
 enum SourceKind {
     Folder,
     Csv,
+    List,
 }
 
 impl SourceKind {
     /// Looks at the source, before anything is made.
-    fn of(path: &Path) -> anyhow::Result<Self> {
+    fn of(args: &WriteArgs) -> anyhow::Result<Self> {
+        let path = &args.source;
         let found =
             fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
         let extension = path.extension().unwrap_or_default();
-        if found.is_dir() {
-            Ok(Self::Folder)
+        let kind = if found.is_dir() {
+            Self::Folder
         } else if extension.eq_ignore_ascii_case("csv") {
-            Ok(Self::Csv)
+            Self::Csv
+        } else if extension.eq_ignore_ascii_case("txt") {
+            Self::List
         } else {
-            let what = format!("{}: neither a folder nor a .csv file", path.display());
-            let hint = "give a folder of files, or a file whose name ends in .csv";
-            Err(Problem::usage(what).hint(hint).into())
+            let what = format!("{}: neither a folder nor a .csv or .txt file", path.display());
+            let hint = "give a folder of files, or a file whose name ends in .csv or .txt";
+            return Err(Problem::usage(what).hint(hint).into());
+        };
+        if args.voc.is_some() && !matches!(kind, Self::List) {
+            let what = format!("{}: boxes belong to the images of a list", path.display());
+            let hint = "with --voc give a .txt file that names the images, one a line";
+            return Err(Problem::usage(what).hint(hint).into());
         }
+        Ok(kind)
     }
 
-    fn open(self, path: &Path) -> anyhow::Result<Box<dyn Source>> {
-        Ok(match self {
-            Self::Folder => Box::new(Folder::open(path)?),
-            Self::Csv => Box::new(CsvSource::open(path)?),
+    fn open(self, args: &WriteArgs) -> anyhow::Result<Box<dyn Source>> {
+        let path = &args.source;
+        Ok(match (self, &args.voc) {
+            (Self::Folder, _) => Box::new(Folder::open(path)?),
+            (Self::Csv, _) => Box::new(CsvSource::open(path)?),
+            (Self::List, None) => Box::new(FileList::open(path)?),
+            (Self::List, Some(voc)) => {
+                Box::new(FileList::open_voc(path, voc, args.classes.as_deref())?)
+            }
         })
     }
 }

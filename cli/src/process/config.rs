@@ -24,6 +24,13 @@ pub(crate) fn read<T: DeserializeOwned>(
     let mut table = file.map(load).transpose()?.unwrap_or_default();
     let flags = Table::try_from(flags).map_err(|error| Problem::usage(error.to_string()))?;
     table.extend(flags);
+    typed(file, table)
+}
+
+/// The options that a table means.
+///
+/// # Errors  A name or a value that has no meaning.
+pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> anyhow::Result<T> {
     let options = T::deserialize(table).map_err(|error| {
         // The flags are checked before they come here.
         let file = file.map(|file| format!("{}: ", file.display())).unwrap_or_default();
@@ -35,7 +42,8 @@ pub(crate) fn read<T: DeserializeOwned>(
     Ok(options)
 }
 
-fn load(path: &Path) -> anyhow::Result<Table> {
+/// What a file says.
+pub(super) fn load(path: &Path) -> anyhow::Result<Table> {
     let name = path.display();
     let unread = || format!("cannot read {name}");
     let size = fs::metadata(path).with_context(unread)?.len();

@@ -1,5 +1,6 @@
 //! `shardfeed worker start`: the process that reads for the trainers of its host.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use shardfeed_embedded::default_worker_socket;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
 
-use super::{Stop, config, runtime};
+use super::{Stop, config, manager, pages, runtime};
 use crate::error::Problem;
 use crate::output;
-use crate::size::Bytes;
+use crate::size::{Bytes, Space};
 
 /// How often a worker that is refused for now looks whether that changed.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
@@ -43,6 +44,7 @@ Examples:
 pub(crate) struct StartArgs {
     /// TOML file with options, as below; flags win over it
     #[arg(long, value_name = "FILE")]
+    #[arg(env = "SHARDFEED_WORKER__CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     #[command(flatten)]
     flags: WorkerConfig,
@@ -58,37 +60,51 @@ pub(super) struct WorkerConfig {
     /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
     /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
     #[arg(long, value_name = "PATH")]
+    #[arg(env = "SHARDFEED_WORKER__SOCKET", hide_env_values = true)]
     pub(super) socket: Option<PathBuf>,
     /// Name in the cluster, unique there [default: the host's name]
     #[arg(long)]
+    #[arg(env = "SHARDFEED_WORKER__NAME", hide_env_values = true)]
     pub(super) name: Option<String>,
     /// Memory for records and batches of all its trainers [default: a quarter of what there is]
     #[arg(long, value_name = "SIZE")]
+    #[arg(env = "SHARDFEED_WORKER__MEMORY_BUDGET", hide_env_values = true)]
     pub(super) memory_budget: Option<Bytes>,
     /// Computing threads [default: chosen as it goes, within the cores]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
+    #[arg(env = "SHARDFEED_WORKER__THREADS", hide_env_values = true)]
     pub(super) threads: Option<NonZeroUsize>,
     /// Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
     #[arg(long, value_name = "DIR")]
+    #[arg(env = "SHARDFEED_WORKER__CACHE_DIR", hide_env_values = true)]
     pub(super) cache_dir: Option<PathBuf>,
     /// Space for bytes of files in object stores; all of the host's workers with the same folder share it
     /// [default: 0, none are kept]
     #[arg(long, value_name = "SIZE")]
-    pub(super) cache_bytes: Option<Bytes>,
+    #[arg(env = "SHARDFEED_WORKER__CACHE_BYTES", hide_env_values = true)]
+    pub(super) cache_bytes: Option<Space>,
     /// Users whose trainers are served, besides the worker's own and root; again or with commas for
     /// more [default: all whom the socket's file lets in, its owner and group]
     #[arg(long, value_name = "UID", value_delimiter = ',')]
+    #[arg(env = "SHARDFEED_WORKER__ALLOW_UID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_uid: Vec<u32>,
     /// Groups whose trainers are served, likewise
     #[arg(long, value_name = "GID", value_delimiter = ',')]
+    #[arg(env = "SHARDFEED_WORKER__ALLOW_GID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_gid: Vec<u32>,
     /// Group that the socket's file is given [default: the worker's]
     #[arg(long, value_name = "GID")]
+    #[arg(env = "SHARDFEED_WORKER__SOCKET_GID", hide_env_values = true)]
     pub(super) socket_gid: Option<u32>,
+    /// Address for /livez, /readyz and /metrics, HTTP; port 0 takes a free one [default: none is served]
+    #[arg(long, value_name = "IP:PORT")]
+    #[arg(env = "SHARDFEED_WORKER__HTTP", hide_env_values = true)]
+    pub(super) http: Option<SocketAddr>,
     /// Id of the only cluster to join [default: the one that answers first]
     #[arg(long, value_name = "ID")]
+    #[arg(env = "SHARDFEED_WORKER__CLUSTER_ID", hide_env_values = true)]
     pub(super) cluster_id: Option<String>,
 }
 
@@ -102,13 +118,36 @@ pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<(
     // One thread: it only hears signals.
     let runtime = runtime(Some(1))?;
     let stop = runtime.block_on(async { Stop::listen() })?;
-    let Some(Serving { worker, ready }) = serve(&config, &stop)? else {
+    let started = begin(&config)?;
+    let view = started.worker.view();
+    let http = runtime.block_on(async {
+        manager::watch({
+            let view = view.clone();
+            move || view.dead()
+        });
+        match config.http {
+            Some(address) => pages::serve(address, view.clone()).await.map(Some),
+            None => Ok(None),
+        }
+    })?;
+    let waiting = runtime.spawn(manager::while_waiting(
+        move || view.unready(),
+        // It ends with the process, or when the worker is ready.
+        std::future::pending::<()>(),
+    ));
+    let Some(Serving { worker, mut ready }) = started.join(&stop)? else {
         return Ok(());
     };
+    waiting.abort();
+    if let Some(http) = http {
+        ready += &format!(" http {http}");
+    }
     let told = output::line(&ready);
     if told.is_ok() {
+        manager::ready(&ready);
         runtime.block_on(stop.asked());
     }
+    manager::stopping();
     drop(worker);
     tracing::info!("worker stopped");
     Ok(told?)
@@ -121,29 +160,48 @@ pub(super) struct Serving {
     pub(super) ready: String,
 }
 
+/// A worker that its coordinator may not know yet.
+struct Started {
+    worker: Worker,
+    name: String,
+    socket: String,
+    coordinator: String,
+}
+
 /// Starts a worker and waits until its coordinator knows it. `None`: it was asked to stop before.
 pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option<Serving>> {
+    begin(config)?.join(stop)
+}
+
+fn begin(config: &WorkerConfig) -> anyhow::Result<Started> {
     let options = options(config)?;
     let (name, socket) = (options.name.clone(), options.socket.display().to_string());
     let coordinator = options.coordinator.addresses().to_string();
     let worker = Worker::start(options)?;
     tracing::info!(worker = name, socket, coordinator, "worker started");
-    loop {
-        let joined = worker.session().id(&mut |_| !stop.is_asked());
-        match joined {
-            Ok(session) => {
-                let cluster = worker.session().coordinator().cluster_id();
-                tracing::info!(session, cluster, "cluster joined");
-                break;
+    Ok(Started { worker, name, socket, coordinator })
+}
+
+impl Started {
+    fn join(self, stop: &Stop) -> anyhow::Result<Option<Serving>> {
+        let Self { worker, name, socket, coordinator } = self;
+        loop {
+            let joined = worker.session().id(&mut |_| !stop.is_asked());
+            match joined {
+                Ok(session) => {
+                    let cluster = worker.session().coordinator().cluster_id();
+                    tracing::info!(session, cluster, "cluster joined");
+                    break;
+                }
+                Err(_) if stop.is_asked() => return Ok(None),
+                Err(error) if is_final(&error) => return Err(refused(&coordinator, &error)),
+                // It is refused for now; the session asks again by itself.
+                Err(_) => std::thread::sleep(REFUSED_PAUSE),
             }
-            Err(_) if stop.is_asked() => return Ok(None),
-            Err(error) if is_final(&error) => return Err(refused(&coordinator, &error)),
-            // It is refused for now; the session asks again by itself.
-            Err(_) => std::thread::sleep(REFUSED_PAUSE),
         }
+        let ready = format!("worker ready: {name} socket {socket} coordinator {coordinator}");
+        Ok(Some(Serving { worker, ready }))
     }
-    let ready = format!("worker ready: {name} socket {socket} coordinator {coordinator}");
-    Ok(Some(Serving { worker, ready }))
 }
 
 fn is_final(error: &WireError) -> bool {
@@ -155,7 +213,7 @@ fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
     anyhow::Error::new(error.clone()).context(what)
 }
 
-fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
+pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     let Some(addresses) = config.coordinator.clone() else {
         return Err(Problem::usage("the worker needs the address of its coordinator")
             .hint("give --coordinator HOST:PORT, SHARDFEED_COORDINATOR, or `coordinator` in --config FILE")
@@ -181,7 +239,7 @@ fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
         threads: config.threads.map(NonZeroUsize::get),
         cache: CacheOptions {
             folder: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
-            bytes: config.cache_bytes.map_or(0, Bytes::get),
+            bytes: config.cache_bytes.map_or(0, Space::get),
         },
     })
 }

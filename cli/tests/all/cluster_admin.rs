@@ -25,9 +25,26 @@ fn help_of_the_verbs_on_coordinators() {
               help             Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(
@@ -44,8 +61,20 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -84,8 +113,20 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -123,8 +164,20 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -150,17 +203,42 @@ fn help_of_the_verbs_on_coordinators() {
             Usage: shardfeed cluster transfer-leader [OPTIONS] [NODE]
 
             Arguments:
-              [NODE]  Number of the coordinator that shall lead [default: the one that is most up to date]
+              [NODE]
+                      Number of the coordinator that shall lead [default: the one that is most up to date]
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
-                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+                  --coordinator <HOST:PORT>
+                      Address of the coordinator; of several, with commas
+
+                      [env: SHARDFEED_COORDINATOR]
+                      [default: 127.0.0.1:7070]
+
+                  --timeout <TIME>
+                      How long to wait for an answer
+
+                      [default: 10s]
         "#]],
     );
     check(
@@ -176,9 +254,26 @@ fn help_of_the_verbs_on_coordinators() {
               help     Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(
@@ -199,8 +294,20 @@ fn help_of_the_verbs_on_coordinators() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -474,12 +581,12 @@ fn each_address_of_a_list_is_named_with_what_it_said() {
         said.replace(&one, "$ONE").replace(&two, "$TWO").replace(&three, "$THREE")
     };
     expect![[r#"
-        exit 1
+        exit 6
         error: no coordinator answers: $ONE: Connection refused (os error 111), $TWO: Connection refused (os error 111)
         hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
     "#]].assert_eq(&said(&[&one, &two]));
     let said = said(&[&one, &three]);
-    assert!(said.starts_with("exit 1\nerror: no coordinator answers: $ONE: Connection"), "{said}");
+    assert!(said.starts_with("exit 6\nerror: no coordinator answers: $ONE: Connection"), "{said}");
     assert!(said.contains("$THREE: no answer within "), "{said}");
 }
 

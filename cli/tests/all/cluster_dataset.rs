@@ -76,7 +76,7 @@ fn a_dataset_that_cannot_be_scanned_says_why() {
         hint: check that this is a TFRecord file; gzip and zlib are recognised, other compression must be unpacked first
     "#]].assert_eq(&cluster.fails(&["dataset", "add", "bad", "s-*.tfrecord"]));
     expect![[r#"
-        exit 1
+        exit 3
         error: dataset `none` cannot be scanned
         cause: $DIR/nowhere-*: no file matches (looked for $DIR/nowhere-*)
         hint: check the pattern and the folder
@@ -100,13 +100,13 @@ fn a_dataset_that_cannot_be_scanned_says_why() {
     let file = shown["failure"]["file"].as_str().unwrap();
     assert_eq!(file, cluster.place.path("s-1.tfrecord").to_str().unwrap());
     expect![[r#"
-        exit 1
+        exit 5
         error: dataset `bad` exists with other patterns: $DIR/s-*.tfrecord
         hint: use another name
     "#]]
     .assert_eq(&cluster.fails(&["dataset", "add", "bad", "s-0.tfrecord"]));
     expect![[r#"
-        exit 1
+        exit 3
         error: dataset `remote` cannot be scanned
         cause: hdfs://bucket/x: `hdfs://` is not known
         hint: use a path, file://, s3://, gs://, az://, http:// or https://

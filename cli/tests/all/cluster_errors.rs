@@ -22,23 +22,23 @@ fn addresses_where_nobody_is() {
         &place.fails(&["status", "--coordinator", &closed]),
         &closed,
         &expect![[r#"
-        exit 1
-        error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
-        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
-    "#]],
+            exit 6
+            error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
+            hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+        "#]],
     );
     let args = ["dataset", "add", "x", "y", "--coordinator", &closed];
     check(
         &place.fails(&args),
         &closed,
         &expect![[r#"
-        exit 1
-        error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
-        hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
-    "#]],
+            exit 6
+            error: the coordinator at $ADDRESS does not answer: Connection refused (os error 111)
+            hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
+        "#]],
     );
     let output = place.command(&["job", "list"]).env("SHARDFEED_COORDINATOR", &closed).output();
-    assert_eq!(output.unwrap().status.code(), Some(1));
+    assert_eq!(output.unwrap().status.code(), Some(6));
     expect![[r#"
         exit 2
         error: invalid value 'here' for '--coordinator <HOST:PORT>': write HOST:PORT, such as 127.0.0.1:7070
@@ -77,7 +77,7 @@ fn somebody_who_does_not_answer() {
         &said,
         &address,
         &expect![[r#"
-            exit 1
+            exit 6
             error: the coordinator at $ADDRESS does not answer: no answer within $LEFT ms
             hint: check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed coordinator start` runs there
         "#]],
@@ -109,10 +109,10 @@ fn somebody_who_speaks_something_else() {
         &place.fails(&["status", "--coordinator", &address]),
         &address,
         &expect![[r#"
-        exit 1
-        error: what answers at $ADDRESS is no coordinator: connection error detected: frame with invalid size
-        hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
-    "#]],
+            exit 6
+            error: what answers at $ADDRESS is no coordinator: connection error detected: frame with invalid size
+            hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+        "#]],
     );
     is_over.store(true, Ordering::Relaxed);
     drop(TcpStream::connect(&address).unwrap());
@@ -124,10 +124,10 @@ fn somebody_who_speaks_something_else() {
         &cluster.place.fails(&args),
         &cluster.http,
         &expect![[r#"
-        exit 1
-        error: what answers at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
-        hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
-    "#]],
+            exit 6
+            error: what answers at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
+            hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+        "#]],
     );
 }
 
@@ -174,7 +174,7 @@ fn names_that_are_not_known() {
     "#]]
     .assert_eq(&cluster.fails(&["dataset", "show", "x"]));
     expect![[r#"
-        exit 1
+        exit 2
         error: the dataset's name "a b\n" has characters that cannot be printed
     "#]]
     .assert_eq(&cluster.fails(&["dataset", "add", "a b\n", "s-0.tfrecord"]));

@@ -18,9 +18,26 @@ fn of_the_processes() {
               help   Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(
@@ -37,55 +54,121 @@ fn of_the_processes() {
                   --config <FILE>
                       TOML file with options, listed below; flags win over it
 
+                      [env: SHARDFEED_COORDINATOR__CONFIG]
+
                   --data <DIR>
                       Folder for all that outlives the process; made if it is missing
+
+                      [env: SHARDFEED_COORDINATOR__DATA_DIR]
 
                   --listen <IP:PORT>
                       Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
 
+                      [env: SHARDFEED_COORDINATOR__LISTEN]
+
                   --http <IP:PORT>
                       Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
 
+                      [env: SHARDFEED_COORDINATOR__HTTP]
+
                   --node-id <NODE>
                       This node's number in its cluster, kept from the first start on [default: 1]
+
+                      [env: SHARDFEED_COORDINATOR__NODE_ID]
 
                   --advertise <HOST:PORT>
                       Where workers, people and other nodes reach this one [default: what --peers says, else
                       --listen]
 
+                      [env: SHARDFEED_COORDINATOR__ADVERTISE]
+
                   --peers <NODE=HOST:PORT>
                       The 3 or 5 nodes that found a cluster, this one among them: 1=HOST:PORT,2=HOST:PORT,...
+
+                      [env: SHARDFEED_COORDINATOR__PEERS]
 
                   --join <HOST:PORT>
                       Nodes of a cluster to be added to; `cluster add` there lets this one in
 
+                      [env: SHARDFEED_COORDINATOR__JOIN]
+
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
+            Tuning:
+                  --peer-heartbeat-ms <MS>
+                      How often the leader tells the other nodes that it is there, ms [default: 100]
+
+                      [env: SHARDFEED_COORDINATOR__PEER_HEARTBEAT_MS]
+
+                  --election-min-ms <MS>
+                      Without the leader for so long at least, a node wants to lead, ms [default: 300]
+
+                      [env: SHARDFEED_COORDINATOR__ELECTION_MIN_MS]
+
+                  --election-max-ms <MS>
+                      And for so long at most, ms [default: 600]
+
+                      [env: SHARDFEED_COORDINATOR__ELECTION_MAX_MS]
+
+                  --snapshot-every <N>
+                      Log entries between two snapshots [default: 10000]
+
+                      [env: SHARDFEED_COORDINATOR__SNAPSHOT_EVERY]
+
+                  --cluster-name <NAME>
+                      Name of the cluster, kept from the first start on [default: shardfeed]
+
+                      [env: SHARDFEED_COORDINATOR__CLUSTER_NAME]
+
+                  --session-ttl-ms <MS>
+                      A worker that is silent for so long is gone, ms [default: 10000]
+
+                      [env: SHARDFEED_COORDINATOR__SESSION_TTL_MS]
+
+                  --heartbeat-ms <MS>
+                      How often workers speak, ms; a third of that at most [default: 2000]
+
+                      [env: SHARDFEED_COORDINATOR__HEARTBEAT_MS]
+
+                  --unreferenced-bytes-max <BYTES>
+                      Chunks that no dataset refers to, bytes at most [default: 4294967296]
+
+                      [env: SHARDFEED_COORDINATOR__UNREFERENCED_BYTES_MAX]
+
             Options in FILE, with their defaults:
-              data-dir = "DIR"                      # log, snapshots, chunks; required
-              listen = "127.0.0.1:7070"             # gRPC; port 0 takes a free one
-              http = "127.0.0.1:7071"               # /livez, /readyz, /metrics; port 0 takes a free one
-              node-id = 1                           # this node's number in its cluster, kept from the first
-              start on
-              peers = []                            # ["1=HOST:PORT", ...]: the 3 or 5 nodes that found a
-              cluster
-              join = []                             # ["HOST:PORT", ...]: nodes of a cluster to be added to
-              peer-heartbeat-ms = 100               # how often the leader tells the other nodes that it is
-              there, ms
-              election-min-ms = 300                 # without it for so long, a node wants to lead, ms: at least
-              election-max-ms = 600                 # and at most
-              snapshot-every = 10000                # log entries between two snapshots
-              cluster-name = "shardfeed"            # kept from the first start on
-              session-ttl-ms = 10000                # a worker that is silent for so long is gone, ms
-              heartbeat-ms = 2000                   # how often workers speak, ms; a third of it at most
-              unreferenced-bytes-max = 4294967296   # chunks that no dataset refers to, bytes
+              data-dir = "DIR"             # log, snapshots, chunks; required
+              listen = "127.0.0.1:7070"    # gRPC; port 0 takes a free one
+              http = "127.0.0.1:7071"      # /livez, /readyz, /metrics; likewise
+              node-id = 1                  # this node's number, kept from the first start on
+              peers = []                   # ["1=HOST:PORT", ...]: 3 or 5 found a cluster
+              join = []                    # ["HOST:PORT", ...]: a cluster to be added to
+              peer-heartbeat-ms = 100      # how often the leader tells others of itself, ms
+              election-min-ms = 300        # without it for so long, a node wants to lead,
+              election-max-ms = 600        # ms: at least, and at most
+              snapshot-every = 10000       # log entries between two snapshots
+              cluster-name = "shardfeed"   # kept from the first start on
+              session-ttl-ms = 10000       # a worker that is silent for so long is gone, ms
+              heartbeat-ms = 2000          # how often workers speak, ms; a third of it at most
+              unreferenced-bytes-max = 4294967296   # chunks of no dataset, bytes
 
             and, if other nodes, workers and people do not reach it at what `peers` or `listen` says:
             advertise = "HOST:PORT"
@@ -113,6 +196,8 @@ fn of_the_processes() {
                   --config <FILE>
                       TOML file with options, as below; flags win over it
 
+                      [env: SHARDFEED_WORKER__CONFIG]
+
                   --coordinator <HOST:PORT>
                       Address of the coordinator; of several, with commas; required
 
@@ -122,40 +207,78 @@ fn of_the_processes() {
                       Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
                       $XDG_RUNTIME_DIR/shardfeed/worker.sock]
 
+                      [env: SHARDFEED_WORKER__SOCKET]
+
                   --name <NAME>
                       Name in the cluster, unique there [default: the host's name]
+
+                      [env: SHARDFEED_WORKER__NAME]
 
                   --memory-budget <SIZE>
                       Memory for records and batches of all its trainers [default: a quarter of what there is]
 
+                      [env: SHARDFEED_WORKER__MEMORY_BUDGET]
+
                   --threads <N>
                       Computing threads [default: chosen as it goes, within the cores]
 
+                      [env: SHARDFEED_WORKER__THREADS]
+
                   --cache-dir <DIR>
                       Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+
+                      [env: SHARDFEED_WORKER__CACHE_DIR]
 
                   --cache-bytes <SIZE>
                       Space for bytes of files in object stores; all of the host's workers with the same folder
                       share it [default: 0, none are kept]
 
+                      [env: SHARDFEED_WORKER__CACHE_BYTES]
+
                   --allow-uid <UID>
                       Users whose trainers are served, besides the worker's own and root; again or with commas
                       for more [default: all whom the socket's file lets in, its owner and group]
 
+                      [env: SHARDFEED_WORKER__ALLOW_UID]
+
                   --allow-gid <GID>
                       Groups whose trainers are served, likewise
+
+                      [env: SHARDFEED_WORKER__ALLOW_GID]
 
                   --socket-gid <GID>
                       Group that the socket's file is given [default: the worker's]
 
+                      [env: SHARDFEED_WORKER__SOCKET_GID]
+
+                  --http <IP:PORT>
+                      Address for /livez, /readyz and /metrics, HTTP; port 0 takes a free one [default: none is
+                      served]
+
+                      [env: SHARDFEED_WORKER__HTTP]
+
                   --cluster-id <ID>
                       Id of the only cluster to join [default: the one that answers first]
+
+                      [env: SHARDFEED_WORKER__CLUSTER_ID]
 
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -177,20 +300,42 @@ fn of_the_processes() {
             Usage: shardfeed up [OPTIONS]
 
             Options:
-                  --data <DIR>            Folder for all that outlives the process [default: a temporary one,
-                                          removed at the end]
-                  --listen <IP:PORT>      Address for workers and people, gRPC; port 0 takes a free one
-                                          [default: 127.0.0.1:7070]
-                  --http <IP:PORT>        Address for health and metrics, HTTP; port 0 takes a free one
-                                          [default: 127.0.0.1:7071]
-                  --socket <PATH>         Path of the socket for trainers [default: /run/shardfeed/worker.sock
-                                          as root, else $XDG_RUNTIME_DIR/shardfeed/worker.sock]
-                  --memory-budget <SIZE>  Memory for records and batches of all trainers [default: a quarter of
-                                          what there is]
-              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                          with lasting names [default: table] [possible values: table, wide,
-                                          json]
-              -h, --help                  Print help
+                  --data <DIR>
+                      Folder for all that outlives the process [default: a temporary one, removed at the end]
+
+                  --listen <IP:PORT>
+                      Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+
+                  --http <IP:PORT>
+                      Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+
+                  --socket <PATH>
+                      Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
+                      $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+
+                  --memory-budget <SIZE>
+                      Memory for records and batches of all trainers [default: a quarter of what there is]
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
 
             Examples:
               shardfeed up
@@ -334,21 +479,37 @@ fn of_the_verbs_on_workers() {
     check(
         &["worker", "list"],
         &expect![[r#"
-            List the cluster's workers
+            What fixes an order in the cluster, and the generations in which ranks followed it
 
-            Usage: shardfeed worker list [OPTIONS]
+            Usage: shardfeed job [OPTIONS] <COMMAND>
+
+            Commands:
+              list    List the jobs
+              show    Show a job: what fixes its order, and its generations
+              remove  Remove a job and what is known of its generations
+              help    Print this message or the help of the given subcommand(s)
 
             Options:
-                  --all              Show also workers that are gone, as far as they are remembered, and more
-                                     than 20
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
 
-            Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
-                  --timeout <TIME>           How long to wait for an answer [default: 10s]
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(

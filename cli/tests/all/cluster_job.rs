@@ -169,12 +169,12 @@ fn check_batches(cluster: &Cluster, received: &[Vec<Rows>]) {
     .assert_eq(&cluster.ok(&args));
     let args = ["batch", "show", "--job", "j", "--step"];
     expect![[r#"
-        exit 1
+        exit 3
         error: epoch 0 has 12 steps for this rank; there is no step 12
     "#]]
     .assert_eq(&cluster.fails(&[&args[..], &["12"]].concat()));
     expect![[r#"
-        exit 1
+        exit 2
         error: rank=2 is not in 0..2: ranks count from 0 to world_size - 1
     "#]]
     .assert_eq(&cluster.fails(&[&args[..], &["0", "--rank", "2"]].concat()));

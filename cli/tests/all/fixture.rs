@@ -93,6 +93,8 @@ impl Place {
             .stdin(Stdio::null())
             .env("SHARDFEED_CACHE_DIR", self.path("cache"))
             .env("TMPDIR", self.folder.path())
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("SHARDFEED_CONTEXT")
             .env_remove("SHARDFEED_LOG")
             .env_remove("SHARDFEED_COORDINATOR")
             .env_remove("SHARDFEED_WORKER")

@@ -34,18 +34,42 @@ fn of_the_program() {
               why          Say what limits a job, and what to change
               bench        Read a job, or files, with a trainer that does nothing, and say how fast that is
               trace        Record what each thread of this host's worker does, as a timeline for Perfetto
+              health       Say whether a coordinator or worker of this host serves
+              config       The options of coordinators and workers: files, environment, defaults
+              wait         Wait until something is so: a leader, a dataset, a worker, the end of an epoch
+              completion   Write what a shell needs to complete this command
+              man          Write manual pages
               status       Show the cluster as a whole
               up           Run a coordinator and a worker in one process, for a first try
               help         Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
-              -V, --version          Print version
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+              -V, --version
+                      Print version
 
             Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2
-            wrong usage.
+            wrong usage, 3 not found, 4 denied, 5 conflict, 6 no coordinator answers or leads, 7 not in time.
             SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for
             example `debug`), SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the
             coordinators are, with commas.
@@ -64,8 +88,9 @@ fn of_dataset() {
 
             Commands:
               inspect  Show what a dataset holds: shards, records, sizes, digest, and the features of a record
+              stats    Read every record and say what is in them, and what about the files could be better
               verify   Read every byte and report every damaged record
-              write    Write a folder of files or a CSV file as TFRecord shards
+              write    Write a folder of files, a list of files or a CSV file as TFRecord shards
               add      Give a dataset to the cluster, and wait until its workers have scanned it
               list     List the cluster's datasets
               show     Show a dataset of the cluster
@@ -73,9 +98,26 @@ fn of_dataset() {
               help     Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(
@@ -86,25 +128,99 @@ fn of_dataset() {
             Usage: shardfeed dataset inspect [OPTIONS] <FILES>...
 
             Arguments:
-              <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+              <FILES>...
+                      TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
 
             Options:
-                  --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
-                                          none, gzip, zlib]
-                  --corrupt <POLICY>      What is left out of damaged files, as in the run: nothing, it is an
-                                          error; what follows where the framing breaks; any file with damage
-                                          [default: error] [possible values: error, skip-record, skip-file]
-                  --no-cache              Scan the files, and keep nothing of it
-                  --all                   Show all shards, not only the first 20
-              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                          with lasting names [default: table] [possible values: table, wide,
-                                          json]
-              -h, --help                  Print help
+                  --compression <SCHEME>
+                      How the files are compressed
+
+                      [default: auto]
+                      [possible values: auto, none, gzip, zlib]
+
+                  --corrupt <POLICY>
+                      What is left out of damaged files, as in the run: nothing, it is an error; what follows
+                      where the framing breaks; any file with damage
+
+                      [default: error]
+                      [possible values: error, skip-record, skip-file]
+
+                  --no-cache
+                      Scan the files, and keep nothing of it
+
+                  --all
+                      Show all shards, not only the first 20
+
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
 
             Examples:
               shardfeed dataset inspect 'train/*.tfrecord'
               shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
+              shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'
         "#]],
+    );
+    check(
+        &["dataset", "stats"],
+        &expect![[r#"
+        Read every record and say what is in them, and what about the files could be better
+
+        Of each feature: its type, in how many records it is, how many values it has there, the range of its
+        numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes.
+        Records that are no tf.train.Example are counted. Sizes are of records without framing; p50 and p99
+        are up to 1/128 too high. Every checksum is checked; a damaged record is an error.
+
+        Usage: shardfeed dataset stats [OPTIONS] <FILES>...
+
+        Arguments:
+          <FILES>...
+                  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+
+        Options:
+              --compression <SCHEME>
+                  How the files are compressed
+
+                  [default: auto]
+                  [possible values: auto, none, gzip, zlib]
+
+              --world-size <RANKS>
+                  Say also what is too few for this many ranks
+
+              --all
+                  Show all features and their values, not only the first 20
+
+          -o, --output <FORMAT>
+                  How results are printed: for people, or for programs, complete and with lasting names
+
+                  [default: table]
+                  [possible values: table, wide, json]
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Examples:
+          shardfeed dataset stats 'train/*.tfrecord'
+          shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
+          shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'
+    "#]],
     );
     check(
         &["dataset", "verify"],
@@ -113,7 +229,9 @@ fn of_dataset() {
 
             Checks the length and the data of each record against their checksums. Behind damaged data reading
             goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be
-            found any more. Offsets are of the uncompressed file. Exits with 1 if anything is damaged.
+            found any more. Offsets are of the uncompressed file. Numbers of records are compared with what .idx
+            files of tfrecord2idx and TFDS's dataset_info.json beside the files say: a file that ends too early
+            between two records looks whole otherwise. Exits with 1 if anything is damaged, or says otherwise.
 
             Usage: shardfeed dataset verify [OPTIONS] <FILES>...
 
@@ -138,8 +256,20 @@ fn of_dataset() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -154,7 +284,7 @@ fn of_dataset() {
     check(
         &["dataset", "write"],
         &expect![[r#"
-            Write a folder of files or a CSV file as TFRecord shards
+            Write a folder of files, a list of files or a CSV file as TFRecord shards
 
             A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to
             SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder of
@@ -165,6 +295,19 @@ fn of_dataset() {
             value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is
             a feature that is absent.
 
+            A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as in
+            the list). Behind a tab, or in all lines behind a space, may stand a label: integers are `label`
+            (int64); if any is no integer, all are names of classes, as folders are above.
+
+            With --voc a list is one of images, JPEG or PNG, and FOLDER holds an annotation of each as the
+            Pascal VOC challenges have them: photos/7.jpg is described by FOLDER/7.xml. The features are those
+            of TensorFlow's Object Detection API: `image/encoded`, `image/format`, `image/filename`,
+            `image/source_id`, `image/width`, `image/height`, and for each object one value in
+            `image/object/bbox/xmin`, `ymin`, `xmax` and `ymax` (float32, parts of the image's size),
+            `image/object/class/text`, `image/object/class/label` (from 1, in the bytewise order of the names,
+            or as in --classes), `image/object/difficult` and `truncated`. A label of the list is
+            `image/class/label` and `text`.
+
             Records are divided among the shards at random, so that shards are alike; the same source and
             options give the same bytes. The shards appear under their names when all of them are written.
 
@@ -172,7 +315,7 @@ fn of_dataset() {
 
             Arguments:
               <SOURCE>
-                      A folder of files, or a .csv file
+                      A folder of files, or a .csv or .txt file
 
               <OUT_DIR>
                       Folder for the shards; made if it is not there
@@ -200,11 +343,30 @@ fn of_dataset() {
                   --force
                       Replace shards with this prefix that are already in OUT_DIR
 
+                  --voc <FOLDER>
+                      Folder of annotations with boxes, Pascal VOC's XML: one for each image of a list
+
+                  --classes <FILE>
+                      Names of the classes of boxes, one a line, numbered from 1: the same for each part of a
+                      dataset
+
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -212,6 +374,7 @@ fn of_dataset() {
             Examples:
               shardfeed dataset write photos/ out/ --shard-bytes 150MB
               shardfeed dataset write prices.csv out/ --compression gzip --prefix train
+              shardfeed dataset write train.txt out/ --voc VOC2012/Annotations --classes classes.txt
         "#]],
     );
 }
@@ -297,9 +460,26 @@ fn of_batch() {
               help  Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
-              -h, --help             Print help
+              -o, --output <FORMAT>
+                      How results are printed: for people, or for programs, complete and with lasting names
+
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
+                      [default: table]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
+
+              -h, --help
+                      Print help (see a summary with '-h')
         "#]],
     );
     check(
@@ -349,8 +529,20 @@ fn of_batch() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')

@@ -5,9 +5,12 @@
 mod fixture;
 
 mod inspect;
+mod sidecar;
+mod stats;
 mod verify;
 mod write_csv;
 mod write_folder;
+mod write_list;
 
 mod batch;
 mod plan;
@@ -20,6 +23,7 @@ mod cluster_errors;
 mod cluster_help;
 mod cluster_job;
 mod cluster_process;
+mod cluster_watched;
 
 mod errors;
 mod help;

@@ -29,8 +29,20 @@ fn of_why() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
@@ -116,8 +128,20 @@ fn of_bench() {
               -o, --output <FORMAT>
                       How results are printed: for people, or for programs, complete and with lasting names
 
+                      Possible values:
+                      - table: For people
+                      - wide:  For people, with more columns where there are more
+                      - json:  One JSON document
+                      - jsonl: One line of JSON for each thing that is listed
+                      - name:  One name on each line
+
                       [default: table]
-                      [possible values: table, wide, json]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')

@@ -180,7 +180,7 @@ fn sources_that_make_no_dataset_are_refused() {
     let (place, _) = place();
     place.file("in/README", "loose");
     place.file("empty/.hidden", "");
-    place.file("x.txt", "");
+    place.file("x.bin", "");
     let write = |args: &[&str]| place.fails(&[&["dataset", "write"], args].concat());
     expect![[r#"
         exit 1
@@ -203,10 +203,10 @@ fn sources_that_make_no_dataset_are_refused() {
     assert!(!place.path("in/out").exists());
     expect![[r#"
         exit 2
-        error: x.txt: neither a folder nor a .csv file
-        hint: give a folder of files, or a file whose name ends in .csv
+        error: x.bin: neither a folder nor a .csv or .txt file
+        hint: give a folder of files, or a file whose name ends in .csv or .txt
     "#]]
-    .assert_eq(&write(&["x.txt", "out"]));
+    .assert_eq(&write(&["x.bin", "out"]));
     expect![[r#"
         exit 1
         error: cannot read nowhere

@@ -6,8 +6,8 @@
 //! writer makes: groups, a value of a wire type that its list cannot have, and a map entry that says
 //! its key or value twice. `tests/goldens.rs` lists where TensorFlow answers otherwise.
 //!
-//! Start at [`ExampleParser`] or [`SequenceParser`]; [`encode_example`] is the way back, [`describe`] says what a record
-//! holds when nobody knows.
+//! Start at [`ExampleParser`] or [`SequenceParser`]; [`encode_example`] is the way back, [`features_of`] finds
+//! what a record holds when nobody knows.
 //!
 //! ```
 //! use shardfeed_tfrecord::example::{
@@ -47,7 +47,7 @@ mod write;
 
 pub use cells::Parts;
 pub use feature::ListRef;
-pub use inspect::{FeatureSummary, describe};
+pub use inspect::{FeatureSummary, FoundFeature, describe, features_of};
 pub use parse::{ExampleParser, Located, ParseError};
 pub use ragged::{EMPTY_ROWS_MAX, PartitionFault};
 pub use sequence::{SequenceParser, Steps};

@@ -223,6 +223,18 @@ pub enum Refusal {
         /// `cordoned` or `draining`.
         state: Cordon,
     },
+    /// The job was cancelled.
+    #[error(
+        "job `{job}` was cancelled by {by}{reason}; it starts again after `shardfeed job resume {job}`"
+    )]
+    Cancelled {
+        /// Its name.
+        job: String,
+        /// Who cancelled it.
+        by: String,
+        /// Why, behind a colon; may be empty.
+        reason: String,
+    },
     /// The session or lease is no longer the current one.
     #[error("{what} {fencing} is no longer valid: {reason}")]
     Fenced {

@@ -104,6 +104,19 @@ pub const STEP_MAX: u64 = 1 << 62;
 /// worries than a list.
 pub const SKIPPED_KEPT: usize = 1_000;
 
+/// Events that are kept: about 250 bytes each; a cluster of 1,000 workers has some hundred a day.
+pub const EVENTS_KEPT: usize = 10_000;
+
+/// Leases of a rank that ended and are remembered: who has more changes workers for a living, and the
+/// events tell of it.
+pub const LEASES_KEPT: usize = 8;
+
+/// Parts of lists that came back, of one epoch in one generation, that are remembered.
+pub const RETURNS_KEPT: usize = 256;
+
+/// Pieces in those at most.
+pub const RETURNED_PIECES_KEPT: usize = 4_096;
+
 /// Refuses a name that is empty, long or not printable.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     let length = name.len();

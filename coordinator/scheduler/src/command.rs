@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
 
+use crate::hold::Hold;
 use crate::skipped::ReportSkipped;
 
 /// A worker's session: the log index of the command that began it.
@@ -90,6 +91,16 @@ pub enum Change {
         worker: String,
         /// What it may get.
         state: Cordon,
+    },
+    /// A job is held, or goes on.
+    HoldJob {
+        /// Its name.
+        name: String,
+        /// How; `None`: it goes on.
+        hold: Option<Hold>,
+        /// Why, for people; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
     },
     /// A dataset that no job refers to is forgotten.
     RemoveDataset {

@@ -5,9 +5,10 @@ use std::fmt;
 use crate::answer::{Answer, Refusal};
 use crate::bound::{CORDONS_MAX, check_name, check_room};
 use crate::command::{Cordon, LeaseRef, SessionId, StartRank};
+use crate::event::Happening;
 use crate::job::Jobs;
 use crate::session::Sessions;
-use crate::state::State;
+use crate::state::{Moment, State};
 
 impl fmt::Display for Cordon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,9 +63,17 @@ impl State {
         self.sessions.cordons.iter().map(|(worker, state)| (worker.as_str(), *state))
     }
 
-    pub(crate) fn cordon_worker(&mut self, worker: &str, state: Cordon) -> Result<Answer, Refusal> {
+    pub(crate) fn cordon_worker(
+        &mut self,
+        Moment { now_ms, .. }: Moment,
+        worker: &str,
+        state: Cordon,
+    ) -> Result<Answer, Refusal> {
         check_name("the worker's name", worker)?;
         let cordons = &mut self.sessions.cordons;
+        if cordons.get(worker).copied().unwrap_or_default() != state {
+            self.events.tell(Happening::WorkerCordoned { worker: worker.to_owned(), state });
+        }
         if state == Cordon::Open {
             cordons.remove(worker);
             return Ok(Answer::Done);
@@ -75,14 +84,14 @@ impl State {
         }
         cordons.insert(worker.to_owned(), state);
         if let Some(session) = self.sessions.by_worker.get(worker).copied() {
-            self.drain(session);
+            self.drain(session, now_ms);
         }
         Ok(Answer::Done)
     }
 
     /// Frees the scans of a draining worker and asks its ranks to give back what they have not
     /// begun, where others can have it.
-    pub(crate) fn drain(&mut self, session: SessionId) {
+    pub(crate) fn drain(&mut self, session: SessionId, now_ms: u64) {
         if self.sessions.cordon(session) != Cordon::Draining {
             return;
         }
@@ -98,7 +107,7 @@ impl State {
             let usable = generation.filter(|generation| generation.superseded_by.is_none());
             let pools = usable.into_iter().flat_map(|generation| generation.pools.values_mut());
             for pool in pools.filter(|pool| pool.quota.is_none()) {
-                pool.revoke(lease.rank, 0);
+                pool.revoke(lease.rank, 0, now_ms);
             }
         }
     }

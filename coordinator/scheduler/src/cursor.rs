@@ -6,6 +6,7 @@ use shardfeed_plan::{EPOCH_MAX, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SEALED_KEPT, STEP_MAX};
 use crate::command::{CursorReport, LeaseRef};
+use crate::event::Happening;
 use crate::generation::Generation;
 use crate::job::Job;
 use crate::origin::at_step;
@@ -85,7 +86,8 @@ impl State {
     pub(crate) fn report(&mut self, moment: Moment, cursors: &[CursorReport]) -> Answer {
         for report in cursors {
             if let Some(job) = self.jobs.by_name.get_mut(&report.lease.job) {
-                job.report(moment, report);
+                let told = job.report(moment, report);
+                told.into_iter().for_each(|what| self.events.tell(what));
             }
         }
         Answer::Done
@@ -93,7 +95,7 @@ impl State {
 }
 
 impl Job {
-    fn report(&mut self, moment: Moment, report: &CursorReport) {
+    fn report(&mut self, moment: Moment, report: &CursorReport) -> Vec<Happening> {
         let CursorReport { lease, epoch, step } = report;
         let to = RankCursor { epoch: *epoch, step: *step };
         let is_dynamic = self.identity.is_dynamic();
@@ -104,10 +106,10 @@ impl Job {
             if let Some(generation) = self.generations.get_mut(&lease.generation) {
                 generation.count_late(lease.rank, lease.fencing, to);
             }
-            return;
+            return vec![];
         };
         let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
-        self.seal(sealed);
+        self.seal(sealed)
     }
 }
 

@@ -8,6 +8,7 @@ use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 use crate::answer::{Answer, Refusal};
 use crate::bound::{DATASETS_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened};
 use crate::command::{AddDataset, FailDataset, Failure, FinishDataset};
+use crate::event::Happening;
 use crate::job::is_zero;
 use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef};
 use crate::session::Sessions;
@@ -198,14 +199,8 @@ impl Datasets {
         self.file(&scan.dataset);
     }
 
-    /// Ends an attempt; the scans of others are dropped.
-    pub(crate) fn fail(
-        &mut self,
-        sessions: &mut Sessions,
-        name: &str,
-        failed_ms: u64,
-        failure: Failure,
-    ) {
+    /// See [`State::fail`].
+    fn fail(&mut self, sessions: &mut Sessions, name: &str, failed_ms: u64, failure: Failure) {
         let Some(dataset) = self.by_name.get_mut(name) else {
             return;
         };
@@ -259,6 +254,7 @@ impl State {
         self.datasets.assembling.remove(name);
         self.datasets.by_name.remove(name);
         self.datasets.removed_attempts = self.datasets.removed_attempts.max(attempt);
+        self.events.tell(Happening::DatasetRemoved { dataset: name.to_owned() });
         Ok(Answer::Done)
     }
 
@@ -292,6 +288,7 @@ impl State {
         };
         self.datasets.by_name.insert(add.name.clone(), dataset);
         self.datasets.file(&add.name);
+        self.events.tell(Happening::DatasetAdded { dataset: add.name.clone() });
         Ok(Answer::Done)
     }
 
@@ -319,6 +316,8 @@ impl State {
         let ready_ms = moment.now_ms;
         dataset.phase = Phase::Ready(Ready { content, shards, records, bytes, ready_ms, scan });
         self.datasets.file(&finish.dataset);
+        let dataset = finish.dataset.clone();
+        self.events.tell(Happening::DatasetReady { dataset, shards, records });
         Ok(Answer::Done)
     }
 
@@ -333,8 +332,15 @@ impl State {
             return Ok(Answer::Done);
         }
         assembling(dataset, fail.attempt)?;
-        self.datasets.fail(&mut self.sessions, &fail.dataset, moment.now_ms, failure);
+        self.fail(moment, &fail.dataset, failure);
         Ok(Answer::Done)
+    }
+
+    /// Ends an attempt; the scans of others are dropped.
+    pub(crate) fn fail(&mut self, moment: Moment, name: &str, failure: Failure) {
+        let (dataset, message) = (name.to_owned(), failure.message.clone());
+        self.events.tell(Happening::DatasetFailed { dataset, message });
+        self.datasets.fail(&mut self.sessions, name, moment.now_ms, failure);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::answer::Refusal;
 use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, OVER_MAX};
 use crate::command::Fencing;
 use crate::cursor::{RankCursor, SealedEpoch};
+use crate::history::{LeaseEnd, PastLeases};
 use crate::lease::RankLease;
 use crate::origin::{Origin, at_step};
 use crate::pool::{Pool, Tally};
@@ -75,6 +76,9 @@ pub struct Rank {
     pub ended: bool,
     /// The generation that its trainer moved to.
     pub moved_to: Option<u64>,
+    /// Its leases that ended.
+    #[serde(default, skip_serializing_if = "PastLeases::is_empty")]
+    pub past: PastLeases,
 }
 
 /// The generation that took over from another one.
@@ -152,7 +156,7 @@ impl Generation {
     /// Adds a rank.
     pub(crate) fn join(&mut self, number: u64, rank: Rank) {
         if let Some(pool) = self.pools.get_mut(&rank.cursor.epoch) {
-            pool.take_over(number, rank.cursor.step);
+            pool.take_over(number, rank.cursor.step, rank.cursor_ms);
         }
         *self.cursors.entry(rank.cursor).or_default() += 1;
         self.served += u64::from(rank.lease.is_some());
@@ -170,23 +174,36 @@ impl Generation {
 
     /// Frees a rank that its session or trainer no longer has. What it was granted of an epoch
     /// that ranks share out among themselves is free, unless the generation is over.
-    pub(crate) fn free(&mut self, number: u64) -> Option<RankLease> {
-        self.free_or_hold(number, false)
+    pub(crate) fn free(&mut self, number: u64, end: &LeaseEnd) -> Option<RankLease> {
+        self.free_or_hold(number, false, end)
     }
 
     /// The same; `is_held`: what it was granted stays for its trainer, which comes back from where it
     /// is, until somebody asks for it.
-    pub(crate) fn free_or_hold(&mut self, number: u64, is_held: bool) -> Option<RankLease> {
+    pub(crate) fn free_or_hold(
+        &mut self,
+        number: u64,
+        is_held: bool,
+        end: &LeaseEnd,
+    ) -> Option<RankLease> {
         let before = self.lend(number, None)?;
+        self.file_end(number, &before, end);
         if self.superseded_by.is_none() {
             for pool in self.pools.values_mut() {
                 match is_held {
                     true => pool.hold(number, before.fencing),
-                    false => pool.release(number, before.fencing),
+                    false => pool.release(number, before.fencing, end.at_ms),
                 }
             }
         }
         Some(before)
+    }
+
+    /// Remembers a lease that ended.
+    pub(crate) fn file_end(&mut self, number: u64, lease: &RankLease, end: &LeaseEnd) {
+        if let Some(rank) = self.ranks.get_mut(&number) {
+            rank.past.file(lease, rank.cursor, end);
+        }
     }
 
     /// Whether a rank of a dynamic job can stand at a cursor that is not before the known one;
@@ -250,9 +267,9 @@ impl Generation {
     }
 
     /// What a cursor's way up means for the pools of its epochs.
-    fn consume(&mut self, number: u64, from: RankCursor, to: RankCursor) {
+    fn consume(&mut self, number: u64, from: RankCursor, to: RankCursor, now_ms: u64) {
         let left = self.pools.range_mut(from.epoch..to.epoch);
-        left.for_each(|(_, pool)| pool.leave(number));
+        left.for_each(|(_, pool)| pool.leave(number, now_ms));
         if let Some(pool) = self.pools.get_mut(&to.epoch) {
             pool.consume(number, to.step);
         }
@@ -272,7 +289,7 @@ impl Generation {
         };
         let from = std::mem::replace(&mut rank.cursor, to);
         rank.cursor_ms = now_ms;
-        self.consume(number, from, to);
+        self.consume(number, from, to, now_ms);
         if let Some(ranks) = self.cursors.get_mut(&from) {
             *ranks -= 1;
             if *ranks == 0 {

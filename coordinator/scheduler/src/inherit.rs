@@ -162,6 +162,7 @@ fn recut(
         returned,
         shares: std::collections::BTreeMap::new(),
         held: std::collections::BTreeMap::new(),
+        returns: crate::history::Returns::default(),
         consumed: 0,
         ..*pool
     })

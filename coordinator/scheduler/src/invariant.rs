@@ -5,11 +5,12 @@ mod pools;
 use std::collections::BTreeSet;
 
 use crate::bound::{
-    CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT,
-    RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX, SKIPPED_KEPT,
+    CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EVENTS_KEPT, GENERATIONS_KEPT, JOBS_MAX,
+    REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX, SKIPPED_KEPT,
 };
 use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
+use crate::hold::Hold;
 use crate::job::Job;
 use crate::scan::{PartState, ScanLease};
 use crate::state::State;
@@ -86,6 +87,7 @@ impl State {
             ("datasets", self.datasets.by_name.len(), DATASETS_MAX),
             ("jobs", self.jobs.by_name.len(), JOBS_MAX),
             ("cordoned workers", self.sessions.cordons.len(), CORDONS_MAX),
+            ("events", self.events.len(), EVENTS_KEPT),
         ];
         bounds.into_iter().try_for_each(|(what, held, most)| bound(what, held, most))
     }
@@ -211,6 +213,9 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
         check_generation(job, generation)?;
         pools::check_pools(job, generation)?;
     }
+    let is_cancelled = job.held.as_ref().is_some_and(|held| held.hold == Hold::Cancelled);
+    let is_served = generations.values().any(|generation| generation.leases().next().is_some());
+    rule(!(is_cancelled && is_served), name, "a cancelled job serves no rank")?;
     let usable = || generations.values().filter(|generation| generation.superseded_by.is_none());
     let starts = usable().filter(|generation| !generation.by_move).count();
     rule(starts <= 1, name, "at most one usable generation did not come from another by a move")?;

@@ -13,7 +13,10 @@ use crate::bound::{
 use crate::command::RegisterJob;
 use crate::cursor::SealedEpoch;
 use crate::dataset::{Phase, check_content};
+use crate::event::Happening;
 use crate::generation::Generation;
+use crate::history::LeaseEnd;
+use crate::hold::Held;
 use crate::lease::RankRef;
 use crate::session::Sessions;
 use crate::skipped::SkippedRecord;
@@ -46,6 +49,9 @@ pub struct Job {
     /// Generations are numbered from this on: a removed job of the name may have had those below.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) numbered_from: u64,
+    /// Who holds it; `None`: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// Corrupt records that its workers met, by sample, at most [`crate::SKIPPED_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedRecord>,
@@ -122,11 +128,17 @@ impl Job {
         }
     }
 
-    /// Keeps the last sealed epochs.
-    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) {
+    /// Keeps the last sealed epochs, and says which came.
+    #[must_use]
+    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) -> Vec<Happening> {
+        let told = sealed.iter().map(|&SealedEpoch { epoch, generation, .. }| {
+            Happening::EpochSealed { job: self.name.clone(), generation, epoch }
+        });
+        let told = told.collect();
         self.sealed.extend(sealed);
         let too_many = self.sealed.len().saturating_sub(SEALED_KEPT);
         self.sealed.drain(..too_many);
+        told
     }
 
     /// Takes out what is no longer kept. A generation whose ranks are just moving on is kept
@@ -194,11 +206,14 @@ impl Jobs {
     }
 
     /// Frees a rank whose session ended, see [`Generation::free_or_hold`].
-    pub(crate) fn free(&mut self, rank: &RankRef, is_held: bool) {
+    /// Returns whether somebody cares: its generation goes on.
+    pub(crate) fn free(&mut self, rank: &RankRef, is_held: bool, end: &LeaseEnd) -> bool {
         let job = self.by_name.get_mut(&rank.job);
-        if let Some(generation) = job.and_then(|job| job.generations.get_mut(&rank.generation)) {
-            generation.free_or_hold(rank.rank, is_held);
-        }
+        let generation = job.and_then(|job| job.generations.get_mut(&rank.generation));
+        generation.is_some_and(|generation| {
+            generation.free_or_hold(rank.rank, is_held, end);
+            generation.superseded_by.is_none()
+        })
     }
 
     /// Computes anew what the jobs imply.
@@ -242,6 +257,7 @@ impl State {
                 self.sessions.drop_lease(session, &RankRef { job, generation, rank });
             }
         }
+        self.events.tell(Happening::JobRemoved { job: name.to_owned() });
         Ok(Answer::Done)
     }
 
@@ -275,9 +291,12 @@ impl State {
             runs: VecDeque::new(),
             usable: BTreeSet::new(),
             numbered_from: self.jobs.removed_below,
+            held: None,
             skipped: vec![],
         };
         self.jobs.by_name.insert(name.clone(), job);
+        let (job, dataset) = (name.clone(), dataset.clone());
+        self.events.tell(Happening::JobRegistered { job, dataset });
         Ok(Answer::Done)
     }
 

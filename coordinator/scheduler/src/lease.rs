@@ -4,8 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::command::{Fencing, LeaseRef, SessionId};
+use crate::cursor::RankCursor;
+use crate::event::Happening;
 use crate::generation::Rank;
-use crate::state::State;
+use crate::history::{LeaseEnd, LeaseEnded};
+use crate::hold::Hold;
+use crate::state::{Moment, State};
 
 /// The right to serve a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +38,7 @@ pub struct RankRef {
 pub enum Verdict {
     /// It is.
     Live,
-    /// A later generation took over; the trainer must start again.
+    /// A later generation took over, or the job was cancelled; the trainer must start again.
     Superseded {
         /// What to tell it.
         refusal: Refusal,
@@ -63,6 +67,9 @@ impl State {
         if let Some(refusal) = job.superseded(*generation) {
             return Verdict::Superseded { refusal };
         }
+        if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
+            return Verdict::Superseded { refusal: held.refusal(name) };
+        }
         let known = job.generations.get(generation);
         let Some(rank) = known.and_then(|generation| generation.ranks.get(number)) else {
             return fenced(format!("rank {number} has not joined generation {generation}"));
@@ -89,7 +96,11 @@ impl State {
         })
     }
 
-    pub(crate) fn end_rank(&mut self, lease: &LeaseRef) -> Result<Answer, Refusal> {
+    pub(crate) fn end_rank(
+        &mut self,
+        Moment { now_ms, .. }: Moment,
+        lease: &LeaseRef,
+    ) -> Result<Answer, Refusal> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
         let known = self.jobs.by_name.get_mut(job);
         let known = known.and_then(|job| job.generations.get_mut(number));
@@ -98,10 +109,16 @@ impl State {
             && ending.is_served_by(*fencing)
         {
             ending.ended = true;
-            if let Some(lease) = generation.free(*rank) {
+            let RankCursor { epoch, step } = ending.cursor;
+            let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));
+            let worker = worker.unwrap_or_default();
+            let end = LeaseEnd { at_ms: now_ms, worker, why: LeaseEnded::TrainerEnded };
+            if let Some(lease) = generation.free(*rank, &end) {
                 let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
                 self.sessions.drop_lease(lease.session, &rank);
             }
+            let (job, generation, rank) = (job.clone(), *number, *rank);
+            self.events.tell(Happening::RankEnded { job, generation, rank, epoch, step });
             return Ok(Answer::Done);
         }
         match self.verdict(lease) {

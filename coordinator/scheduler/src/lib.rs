@@ -28,6 +28,9 @@ mod origin;
 
 mod cordon;
 mod cursor;
+mod event;
+mod history;
+mod hold;
 mod lease;
 mod place;
 mod start;
@@ -47,11 +50,12 @@ mod fixture;
 pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started, Taken};
 pub use balance::Speeds;
 pub use bound::{
-    ANSWERS_BYTES_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, GENERATION_MAX,
-    GENERATIONS_KEPT, JOBS_MAX, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
-    PIECES_KEPT, PIECES_TOLD_MAX, RANKS_KEPT, RANKS_TOTAL_MAX, REQUEST_AGE_MS, REQUESTS_KEPT,
-    REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
-    SIZES_TOLD_MAX, SKIPPED_KEPT, STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
+    ANSWERS_BYTES_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENTS_KEPT,
+    GENERATION_MAX, GENERATIONS_KEPT, JOBS_MAX, LEASES_KEPT, NAME_BYTES_MAX, PARTS_MAX,
+    PARTS_TOTAL_MAX, PATTERNS_MAX, PIECES_KEPT, PIECES_TOLD_MAX, RANKS_KEPT, RANKS_TOTAL_MAX,
+    REQUEST_AGE_MS, REQUESTS_KEPT, RETURNED_PIECES_KEPT, RETURNS_KEPT, REVOKES_MAX, RUNS_KEPT,
+    SCANS_TAKEN_MAX, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX, SIZES_TOLD_MAX, SKIPPED_KEPT,
+    STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
 };
 pub use command::{
     AddDataset, Change, Command, Cordon, CursorReport, FailDataset, FailScan, Failure, Fencing,
@@ -61,7 +65,10 @@ pub use command::{
 pub use cursor::{RankCursor, SealedEpoch};
 pub use dataset::{Dataset, Phase, Ready};
 pub use encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
+pub use event::{Event, Happening};
 pub use generation::{Generation, Rank, Successor};
+pub use history::{LeaseEnded, PastLease, PastLeases, Return, Returned, Returns};
+pub use hold::{Held, Hold};
 pub use invariant::Breach;
 pub use job::Job;
 pub use lease::{RankLease, RankRef, Verdict};

@@ -9,6 +9,7 @@ use shardfeed_plan::Tail;
 use shardfeed_plan::dynamic::{FreePieces, Piece, RankList, quota};
 
 use crate::command::Fencing;
+use crate::history::{Returned, Returns};
 
 /// The groups of one epoch in one generation: each sample is free, or in one rank's list, or was
 /// consumed before the generation began.
@@ -40,6 +41,9 @@ pub struct Pool {
     /// leases that had them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<u64, Fencing>,
+    /// What came back from lists.
+    #[serde(default, skip_serializing_if = "Returns::is_empty")]
+    pub returns: Returns,
     /// Samples delivered twice, as far as reported.
     pub duplicated: u64,
     /// Samples of the lists that were consumed, each counted once.
@@ -201,6 +205,7 @@ impl Pool {
             returned: FreePieces::default(),
             shares: BTreeMap::new(),
             held: BTreeMap::new(),
+            returns: Returns::default(),
             duplicated: 0,
             consumed: 0,
         }
@@ -292,7 +297,7 @@ impl Pool {
 
     /// A rank goes on to a later epoch: with a quota it has consumed all if it was given all;
     /// otherwise what it did not consume is free.
-    pub(crate) fn leave(&mut self, rank: u64) {
+    pub(crate) fn leave(&mut self, rank: u64, now_ms: u64) {
         let has_all = self.quota.is_some() && self.has_ended(rank);
         let is_shared = self.quota.is_none();
         self.held.remove(&rank);
@@ -307,12 +312,12 @@ impl Pool {
             // What it had begun and not consumed is for others, too.
             share.started = share.consumed;
             let rest = share.cut(share.consumed);
-            self.take_back(&rest);
+            self.take_back(&rest, rank, Returned::Left, now_ms);
         }
     }
 
     /// Nobody serves a rank any more: with `uneven` what it is not known to have consumed is free.
-    pub(crate) fn release(&mut self, rank: u64, fencing: Fencing) {
+    pub(crate) fn release(&mut self, rank: u64, fencing: Fencing, now_ms: u64) {
         self.held.remove(&rank);
         let is_shared = self.quota.is_none();
         let Some(share) = self.shares.get_mut(&rank).filter(|share| is_shared && !share.left)
@@ -323,7 +328,7 @@ impl Pool {
         share.started = at;
         let rest = share.cut(at);
         if rest.samples() > 0 {
-            self.take_back(&rest);
+            self.take_back(&rest, rank, Returned::Unserved, now_ms);
             let lost = Lost { fencing, at, rest, counted: 0 };
             self.share_mut(rank).lost = Some(Box::new(lost));
         }
@@ -348,11 +353,11 @@ impl Pool {
     }
 
     /// A worker gives back what it has not begun from a position on.
-    pub(crate) fn give_back(&mut self, rank: u64, position: u64) {
+    pub(crate) fn give_back(&mut self, rank: u64, position: u64, now_ms: u64) {
         let share = self.share_mut(rank);
         share.revoke_from = None;
         let rest = share.cut(position.max(share.started));
-        self.take_back(&rest);
+        self.take_back(&rest, rank, Returned::AskedBack, now_ms);
     }
 
     /// A rank whose session had ended stands at a step beyond what was known: the list goes on up
@@ -391,7 +396,7 @@ impl Pool {
 
     /// A rank joins with a list that another generation left: it stands at a step. From the first
     /// sample after it that another list has too, the list ends and the rest is free.
-    pub(crate) fn take_over(&mut self, rank: u64, step: u64) {
+    pub(crate) fn take_over(&mut self, rank: u64, step: u64, now_ms: u64) {
         self.restore(rank, step);
         self.consume(rank, step);
         let Some(share) = self.shares.get_mut(&rank) else {
@@ -406,7 +411,8 @@ impl Pool {
                 doubled.end = doubled.end.min(first);
                 doubled.start < doubled.end
             });
-            rest.into_iter().for_each(|piece| self.returned.insert(piece));
+            rest.iter().for_each(|piece| self.returned.insert(*piece));
+            self.returns.file(now_ms, rank, Returned::TakenOver, rest);
         }
     }
 
@@ -428,6 +434,7 @@ impl Pool {
         let mut copy = self.clone();
         copy.consumed = 0;
         copy.held.clear();
+        copy.returns = Returns::default();
         for share in copy.shares.values_mut() {
             (share.consumed, share.started, share.told) = (0, 0, 0);
             (share.revoke_from, share.left) = (None, false);
@@ -457,8 +464,9 @@ impl Pool {
     }
 
     /// Files a cut-off end of a list as free.
-    fn take_back(&mut self, rest: &RankList) {
+    fn take_back(&mut self, rest: &RankList, rank: u64, why: Returned, now_ms: u64) {
         rest.pieces().iter().for_each(|&piece| self.returned.insert(piece));
+        self.returns.file(now_ms, rank, why, rest.pieces().to_vec());
     }
 
     /// Computes anew what the shares imply.

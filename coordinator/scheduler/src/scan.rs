@@ -11,6 +11,7 @@ use crate::command::{
     Cordon, FailScan, Failure, Fencing, Part, ReportListing, ReportScan, SessionId,
 };
 use crate::dataset::{Dataset, Phase, bounded, is_failed_by};
+use crate::event::Happening;
 use crate::state::{Moment, State};
 
 /// The right to list a dataset, or to scan one of its parts.
@@ -206,7 +207,7 @@ impl State {
         }
         if parts.is_empty() {
             let failure = nothing_found(dataset);
-            self.datasets.fail(&mut self.sessions, name, moment.now_ms, failure);
+            self.fail(moment, name, failure);
             return Ok(Answer::Done);
         }
         check_listing(root, parts)?;
@@ -214,7 +215,10 @@ impl State {
             let hint = "name fewer files in all datasets together";
             return Err(full("parts of all datasets", PARTS_TOTAL_MAX, hint));
         }
-        dataset.phase = Phase::Scanning(Scan::new(root, parts));
+        let scan = Scan::new(root, parts);
+        let Progress { files, bytes, .. } = scan.progress;
+        self.events.tell(Happening::DatasetListed { dataset: name.clone(), files, bytes });
+        dataset.phase = Phase::Scanning(scan);
         self.datasets.parts += parts.len() as u64;
         self.datasets.file(name);
         self.sessions.drop_scan(*session, &ScanRef { dataset: name.clone(), part: None });
@@ -269,7 +273,7 @@ impl State {
         if !held.any(|scan| dataset.fencing_of(scan.part) == Some(*fencing)) {
             return Err(fenced(*fencing, &dataset.phase));
         }
-        self.datasets.fail(&mut self.sessions, name, moment.now_ms, failure);
+        self.fail(moment, name, failure);
         Ok(Answer::Done)
     }
 }

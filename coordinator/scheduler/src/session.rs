@@ -9,6 +9,8 @@ use crate::bound::{
     DECODERS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room,
 };
 use crate::command::{Cordon, JoinSession, SessionId};
+use crate::event::Happening;
+use crate::history::LeaseEnd;
 use crate::lease::RankRef;
 use crate::scan::ScanRef;
 use crate::state::{Moment, State};
@@ -125,6 +127,14 @@ impl Sessions {
         }
     }
 
+    /// Name of a session's worker, as far as it is remembered.
+    pub(crate) fn worker_of(&self, id: SessionId) -> String {
+        let live = self.live.get(&id).map(|session| &session.join);
+        let ended = || self.ended.iter().rev().find(|ended| ended.id == id);
+        let join = live.or_else(|| ended().map(|ended| &ended.join));
+        join.map(|join| join.worker.clone()).unwrap_or_default()
+    }
+
     /// Takes a session out and remembers its end; the caller frees what it held.
     fn end(&mut self, id: SessionId, ended_ms: u64, reason: EndReason) -> Option<Session> {
         let session = self.live.remove(&id)?;
@@ -173,6 +183,12 @@ impl State {
         let (leases, scans) = (BTreeSet::new(), BTreeSet::new());
         let join = join.clone();
         self.sessions.by_worker.insert(join.worker.clone(), index);
+        self.events.tell(Happening::WorkerJoined {
+            worker: join.worker.clone(),
+            session: index,
+            host: join.host.clone(),
+            version: join.version.clone(),
+        });
         let session = Session { id: index, join, joined_ms: now_ms, leases, scans };
         self.sessions.live.insert(index, session);
         Ok(Answer::Joined { session: index })
@@ -202,8 +218,18 @@ impl State {
         // The trainers of a worker that went or came again live, and may have consumed more than was
         // told: the leader gives them as long to come back as the session would have had.
         let is_held = matches!(reason, EndReason::Left | EndReason::Replaced);
+        let worker = session.join.worker;
+        self.events.tell(Happening::WorkerEnded { worker: worker.clone(), session: id, reason });
+        let end = LeaseEnd { at_ms: now_ms, worker: worker.clone(), why: reason.into() };
+        let mut unserved = BTreeMap::<_, Vec<u64>>::new();
         for rank in &session.leases {
-            self.jobs.free(rank, is_held);
+            if self.jobs.free(rank, is_held, &end) {
+                unserved.entry((&rank.job, rank.generation)).or_default().push(rank.rank);
+            }
+        }
+        for ((job, generation), ranks) in unserved {
+            let (job, worker) = (job.clone(), worker.clone());
+            self.events.tell(Happening::RanksUnserved { job, generation, ranks, worker, reason });
         }
         for scan in &session.scans {
             self.datasets.free(scan);

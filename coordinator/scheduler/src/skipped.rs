@@ -6,6 +6,7 @@ use shardfeed_plan::Sample;
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SKIPPED_KEPT, check_room, check_text};
 use crate::command::SessionId;
+use crate::event::Happening;
 use crate::state::State;
 
 /// A record that stands in no batch, because it is corrupt.
@@ -45,6 +46,7 @@ impl State {
             check_text("the reason", &record.reason)?;
         }
         let skipped = &mut self.jobs.get_mut(job)?.skipped;
+        let before = skipped.len();
         for record in records {
             if skipped.len() >= SKIPPED_KEPT {
                 break;
@@ -52,6 +54,10 @@ impl State {
             if let Err(place) = skipped.binary_search_by_key(&record.sample, |known| known.sample) {
                 skipped.insert(place, record.clone());
             }
+        }
+        let new = (skipped.len() - before) as u64;
+        if new > 0 {
+            self.events.tell(Happening::RecordsSkipped { job: job.clone(), records: new });
         }
         Ok(Answer::Done)
     }

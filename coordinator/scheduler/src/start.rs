@@ -8,7 +8,10 @@ use crate::answer::{Answer, Refusal, Started};
 use crate::bound::{RANKS_TOTAL_MAX, SEALED_KEPT, check_name, check_room};
 use crate::command::StartRank;
 use crate::cursor::RankCursor;
+use crate::event::Happening;
 use crate::generation::{Generation, Rank};
+use crate::history::{LeaseEnd, LeaseEnded, PastLeases};
+use crate::hold::Hold;
 use crate::job::Job;
 use crate::lease::{RankLease, RankRef};
 use crate::origin::Origin;
@@ -25,6 +28,9 @@ impl State {
         check_start(start)?;
         self.sessions.may_serve(start)?;
         let job = self.jobs.get(&start.job)?;
+        if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
+            return Err(held.refusal(&start.job));
+        }
         let place = job.place(start)?;
         if !matches!(place, Place::Back { .. }) {
             let hint = "start fewer ranks in all jobs together";
@@ -46,7 +52,7 @@ impl State {
             Place::Open(opening) => self.open_generation(moment, start, opening)?,
         };
         if let Some(left) = left {
-            self.leave_generation(start, left, number);
+            self.leave_generation(moment, start, left, number);
         }
         self.started(moment, start, number)
     }
@@ -65,6 +71,11 @@ impl State {
         };
         let lease = RankLease { fencing: index, session: start.session, granted_ms: now_ms };
         let before = generation.lend(start.rank, Some(lease));
+        if let Some(before) = &before {
+            let worker = self.sessions.worker_of(before.session);
+            let why = LeaseEnded::TrainerReturned;
+            generation.file_end(start.rank, before, &LeaseEnd { at_ms: now_ms, worker, why });
+        }
         if let Some(pool) = generation.pools.get_mut(&cursor.epoch) {
             pool.restore(start.rank, cursor.step);
         }
@@ -74,10 +85,20 @@ impl State {
         }
         let sealed = generation.advance(start.rank, cursor, now_ms, SEALED_KEPT);
         generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
-        job.seal(sealed);
+        job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
-        if let Some(before) = before {
+        if before.is_none_or(|before| {
             self.sessions.drop_lease(before.session, &rank);
+            before.session != start.session
+        }) {
+            self.events.tell(Happening::RankServed {
+                job: start.job.clone(),
+                generation: number,
+                rank: start.rank,
+                worker: self.sessions.worker_of(start.session),
+                epoch: cursor.epoch,
+                step: cursor.step,
+            });
         }
         self.sessions.file_lease(start.session, rank);
         Ok(())
@@ -105,8 +126,16 @@ impl State {
             cursor_ms: now_ms,
             ended: false,
             moved_to: None,
+            past: PastLeases::default(),
         };
         generation.join(start.rank, rank);
+        if generation.is_complete() {
+            self.events.tell(Happening::GenerationComplete {
+                job: start.job.clone(),
+                generation: number,
+                world_size: generation.world_size,
+            });
+        }
         self.jobs.ranks += 1;
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
         self.sessions.file_lease(start.session, rank);
@@ -143,6 +172,16 @@ impl State {
             cursors: BTreeMap::new(),
             served: 0,
         };
+        self.events.tell(Happening::GenerationOpened {
+            job: start.job.clone(),
+            generation: number,
+            run: generation.run.clone(),
+            world_size: start.world_size,
+            rank: start.rank,
+            epoch: origin.epoch,
+            step: origin.step(),
+            moved_from: parent.filter(|_| by_move),
+        });
         job.open(generation);
         let dropped = job.forget();
         for generation in dropped {
@@ -157,12 +196,15 @@ impl State {
     }
 
     /// Frees the rank in the generation that its trainer moved from.
-    fn leave_generation(&mut self, start: &StartRank, from: u64, to: u64) {
+    fn leave_generation(&mut self, moment: Moment, start: &StartRank, from: u64, to: u64) {
         let job = self.jobs.by_name.get_mut(&start.job);
         let Some(generation) = job.and_then(|job| job.generations.get_mut(&from)) else {
             return;
         };
-        let before = generation.free(start.rank);
+        let lease = generation.ranks.get(&start.rank).and_then(|rank| rank.lease.as_ref());
+        let worker = lease.map(|lease| self.sessions.worker_of(lease.session)).unwrap_or_default();
+        let end = LeaseEnd { at_ms: moment.now_ms, worker, why: LeaseEnded::TrainerMoved };
+        let before = generation.free(start.rank, &end);
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.moved_to = Some(to);
         }

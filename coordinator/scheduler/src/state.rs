@@ -8,6 +8,7 @@ use crate::command::SessionId;
 use crate::command::{Change, Command};
 use crate::dataset::{Dataset, Datasets};
 use crate::dedupe::Dedupe;
+use crate::event::{Event, Events};
 use crate::invariant::Breach;
 use crate::job::{Job, Jobs};
 use crate::session::{EndedSession, Session, Sessions};
@@ -27,6 +28,8 @@ pub struct State {
     pub(crate) sessions: Sessions,
     pub(crate) datasets: Datasets,
     pub(crate) jobs: Jobs,
+    #[serde(skip_serializing_if = "Events::is_empty")]
+    pub(crate) events: Events,
 }
 
 /// What a command came to.
@@ -84,6 +87,7 @@ impl State {
             sessions: Sessions::default(),
             datasets: Datasets::default(),
             jobs: Jobs::default(),
+            events: Events::default(),
         }
     }
 
@@ -106,14 +110,15 @@ impl State {
             return Applied { answer: answer.clone(), repeated: true };
         }
         let moment = Moment { index, now_ms: self.clock_ms };
-        let answer = self.change(moment, &command.change);
+        let answer = self.change(moment, command);
+        self.events.close(index, moment.now_ms, &command.principal, answer.is_ok());
         self.dedupe.remember(request_id, moment.now_ms, &answer);
         self.debug_check();
         Applied { answer, repeated: false }
     }
 
-    fn change(&mut self, moment: Moment, change: &Change) -> Result<Answer, Refusal> {
-        match change {
+    fn change(&mut self, moment: Moment, command: &Command) -> Result<Answer, Refusal> {
+        match &command.change {
             Change::JoinSession(join) => self.join_session(moment, join),
             Change::LeaveSession { session } => self.leave_session(moment, *session),
             Change::ExpireSessions { sessions } => Ok(self.expire_sessions(moment, sessions)),
@@ -126,12 +131,15 @@ impl State {
             Change::FailDataset(fail) => self.fail_dataset(moment, fail),
             Change::RegisterJob(register) => self.register_job(moment, register),
             Change::StartRank(start) => self.start_rank(moment, start),
-            Change::EndRank { lease } => self.end_rank(lease),
+            Change::EndRank { lease } => self.end_rank(moment, lease),
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
             Change::ReportSkipped(report) => self.report_skipped(report),
             Change::TakeGroups { takes } => self.take_groups(moment, takes),
-            Change::Revoke(revoke) => self.revoke(revoke),
-            Change::CordonWorker { worker, state } => self.cordon_worker(worker, *state),
+            Change::Revoke(revoke) => self.revoke(moment, revoke),
+            Change::CordonWorker { worker, state } => self.cordon_worker(moment, worker, *state),
+            Change::HoldJob { name, hold, reason } => {
+                self.hold_job(moment, name, *hold, (&command.principal, reason))
+            }
             Change::RemoveDataset { name } => self.remove_dataset(name),
             Change::RemoveJob { name } => self.remove_job(name),
         }
@@ -192,6 +200,16 @@ impl State {
         self.jobs.by_name.get(name)
     }
 
+    /// Number of the last event, 0 if nothing has happened.
+    pub fn last_event(&self) -> u64 {
+        self.events.last()
+    }
+
+    /// Events after a number, as far as they are kept: the last [`crate::EVENTS_KEPT`], oldest first.
+    pub fn events_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
+        self.events.after(number)
+    }
+
     /// The whole state as JSON.
     pub fn snapshot(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a state is plain data with string and number keys")
@@ -228,7 +246,7 @@ impl State {
         const CHECKED_ALWAYS: u64 = 256;
         if cfg!(debug_assertions) {
             let named = self.datasets.by_name.len() + self.jobs.by_name.len();
-            let held = named + self.sessions.live.len() + self.dedupe.len();
+            let held = named + self.sessions.live.len() + self.dedupe.len() + self.events.len();
             let size = held as u64 + self.jobs.ranks + self.datasets.parts + self.jobs.groups();
             if self.applied.is_multiple_of(1 + (size / CHECKED_ALWAYS).pow(2)) {
                 let checked = self.check();
@@ -249,12 +267,15 @@ struct Stored {
     sessions: Sessions,
     datasets: Datasets,
     jobs: Jobs,
+    #[serde(default)]
+    events: Events,
 }
 
 impl From<Stored> for State {
     fn from(stored: Stored) -> Self {
-        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs } = stored;
-        let mut state = Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs };
+        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events } = stored;
+        let mut state =
+            Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events };
         state.index();
         state
     }

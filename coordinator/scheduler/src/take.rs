@@ -99,15 +99,15 @@ impl State {
         let to = RankCursor { epoch: take.epoch, step: take.step };
         if before.is_some_and(|before| before < to && asking.is_in_epoch(before, generation)) {
             let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
-            job.seal(sealed);
+            job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
         }
         let pool = job.generations.get_mut(&lease.generation);
         let pool = pool.and_then(|generation| generation.pools.get_mut(&take.epoch));
-        let taken = pool.map(|pool| asking.grant(pool));
+        let taken = pool.map(|pool| asking.grant(pool, moment.now_ms));
         Ok(taken.expect("the pool was made when the take was checked"))
     }
 
-    pub(crate) fn revoke(&mut self, revoke: &Revoke) -> Result<Answer, Refusal> {
+    pub(crate) fn revoke(&mut self, moment: Moment, revoke: &Revoke) -> Result<Answer, Refusal> {
         let Revoke { job, generation: number, epoch, revokes } = revoke;
         let job = self.jobs.get_mut(job)?;
         if revokes.len() > REVOKES_MAX {
@@ -128,7 +128,7 @@ impl State {
             return Err(Refusal::Invalid(reason));
         };
         for one in revokes {
-            pool.revoke(one.rank, one.from);
+            pool.revoke(one.rank, one.from, moment.now_ms);
         }
         Ok(Answer::Done)
     }
@@ -137,9 +137,9 @@ impl State {
 impl Pool {
     /// Asks a rank to give back what it has not begun from a position on. A list that is only held
     /// is free at once.
-    pub(crate) fn revoke(&mut self, rank: u64, from: u64) {
+    pub(crate) fn revoke(&mut self, rank: u64, from: u64, now_ms: u64) {
         if let Some(fencing) = self.held.get(&rank).copied() {
-            return self.release(rank, fencing);
+            return self.release(rank, fencing, now_ms);
         }
         let share = self.shares.get_mut(&rank).filter(|share| !share.left);
         if let Some(share) = share.filter(|share| from < share.list.samples()) {
@@ -245,7 +245,7 @@ impl Asking<'_> {
     }
 
     /// Says how far the rank is, and gives it what it lacks.
-    fn grant(&self, pool: &mut Pool) -> Taken {
+    fn grant(&self, pool: &mut Pool, now_ms: u64) -> Taken {
         let Take { started, released, wants, .. } = self.take;
         let share = pool.share_mut(self.rank);
         share.start_to((*started).min(share.list.samples()));
@@ -253,7 +253,7 @@ impl Asking<'_> {
         let mut truncated = None;
         if let Some(released) = released.filter(|released| *released < samples) {
             let position = released.max(share.started);
-            pool.give_back(self.rank, position);
+            pool.give_back(self.rank, position, now_ms);
             truncated = Some(position);
         }
         // What a rank gives back is for others.

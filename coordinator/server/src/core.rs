@@ -290,11 +290,15 @@ impl Core {
         self.node.linearize().await.map_err(|error| error::proposal(&error))
     }
 
+    /// Why only another start of the process helps, if so. That no majority is there is no reason.
+    pub(crate) fn dead(&self) -> Option<String> {
+        self.node.status().fatal.map(|reason| storage_failed(&reason))
+    }
+
     /// Why requests would not be answered, if so.
     pub(crate) fn unready(&self) -> Option<String> {
-        let status = self.node.status();
-        if let Some(reason) = status.fatal {
-            return Some(storage_failed(&reason));
+        if let Some(reason) = self.dead() {
+            return Some(reason);
         }
         if let Some(reason) = self.chunks.failure() {
             return Some(format!("chunks cannot be stored: {reason}"));

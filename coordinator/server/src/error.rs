@@ -93,6 +93,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
         Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
         Refusal::Superseded { .. } => ErrorKind::Superseded,
         Refusal::Fenced { .. } => ErrorKind::Fenced,
+        Refusal::Cancelled { .. } => ErrorKind::Cancelled,
         Refusal::Forgotten { .. } => ErrorKind::Token,
         Refusal::Cordoned { .. } => ErrorKind::Cordoned,
         Refusal::Invalid(_) | Refusal::Full { .. } => ErrorKind::Invalid,

@@ -14,6 +14,22 @@ use crate::core::Core;
 use crate::links::Links;
 use crate::metrics::Metrics;
 
+/// What a coordinator says of its health; it may outlive it.
+#[derive(Clone, Debug)]
+pub struct Health(pub(crate) Arc<Front>);
+
+impl Health {
+    /// Why requests would not be answered now; `None`: they will be.
+    pub fn unready(&self) -> Option<String> {
+        self.0.unready()
+    }
+
+    /// Why only another start of the process helps; `None`: it works, or waits for others.
+    pub fn dead(&self) -> Option<String> {
+        self.0.dead()
+    }
+}
+
 /// See the module.
 pub(crate) struct Front {
     pub(crate) host: Arc<dyn Host>,
@@ -77,6 +93,11 @@ impl Front {
     /// Why requests would not be answered, if so.
     pub(crate) fn unready(&self) -> Option<String> {
         self.waiting().or_else(|| self.core.get()?.unready())
+    }
+
+    /// Why only another start of the process helps, if so.
+    pub(crate) fn dead(&self) -> Option<String> {
+        self.core.get()?.dead()
     }
 
     /// The metrics as text.

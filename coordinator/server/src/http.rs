@@ -25,14 +25,18 @@ pub(crate) fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// The process serves.
-async fn livez() -> &'static str {
-    "ok\n"
+/// The process works, or why only another start helps. Other nodes have no part in it.
+async fn livez(State(front): State<Arc<Front>>) -> impl IntoResponse {
+    page(front.dead())
 }
 
 /// Requests will be answered, or why not.
 async fn readyz(State(front): State<Arc<Front>>) -> impl IntoResponse {
-    match front.unready() {
+    page(front.unready())
+}
+
+fn page(reason: Option<String>) -> impl IntoResponse {
+    match reason {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }

@@ -48,5 +48,6 @@ mod net;
 pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
+pub use front::Health;
 pub use inspect::Inspector;
 pub use server::{Coordinator, Running, Starting, run};

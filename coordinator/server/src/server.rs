@@ -23,7 +23,7 @@ use crate::config::CoordinatorOptions;
 use crate::copies;
 use crate::core::{Core, referenced};
 use crate::error::StartError;
-use crate::front::Front;
+use crate::front::{Front, Health};
 use crate::http::{self, HTTP_CONNECTIONS_MAX};
 use crate::keeper::Keeper;
 use crate::links::PEER_MESSAGE_BYTES_MAX;
@@ -114,6 +114,13 @@ impl Coordinator {
         Self::listen_on(host, options).await?.open().await
     }
 
+    /// The first half of [`Coordinator::start`]: listens, and touches no folder.
+    ///
+    /// # Errors  [`StartError`]: options, an address.
+    pub async fn listen(options: CoordinatorOptions) -> Result<Starting, StartError> {
+        Self::listen_on(Arc::new(RealHost), options).await
+    }
+
     /// The first half of [`Coordinator::start_on`]: listens, and touches no folder.
     ///
     /// # Errors  [`StartError`]: options, an address.
@@ -147,6 +154,11 @@ impl Coordinator {
 }
 
 impl Starting {
+    /// Its health, now and later.
+    pub fn health(&self) -> Health {
+        Health(Arc::clone(&self.front))
+    }
+
     /// Address of the gRPC port.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc

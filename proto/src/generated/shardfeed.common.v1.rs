@@ -120,6 +120,9 @@ pub struct Spent {
     /// and ran operators and wrote
     #[prost(uint64, tag = "15")]
     pub write_us: u64,
+    /// both by the clock: also what they waited for a core
+    #[prost(uint64, tag = "25")]
+    pub compute_us: u64,
     /// The trainer.
     ///
     /// waited for batches
@@ -423,6 +426,8 @@ pub enum ErrorKind {
     Memory = 19,
     /// the worker takes nothing new; read elsewhere
     Cordoned = 20,
+    /// somebody cancelled the job
+    Cancelled = 21,
 }
 impl ErrorKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -452,6 +457,7 @@ impl ErrorKind {
             Self::Storage => "ERROR_KIND_STORAGE",
             Self::Memory => "ERROR_KIND_MEMORY",
             Self::Cordoned => "ERROR_KIND_CORDONED",
+            Self::Cancelled => "ERROR_KIND_CANCELLED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -478,6 +484,7 @@ impl ErrorKind {
             "ERROR_KIND_STORAGE" => Some(Self::Storage),
             "ERROR_KIND_MEMORY" => Some(Self::Memory),
             "ERROR_KIND_CORDONED" => Some(Self::Cordoned),
+            "ERROR_KIND_CANCELLED" => Some(Self::Cancelled),
             _ => None,
         }
     }

@@ -124,6 +124,9 @@ pub struct HeartbeatResponse {
     /// of groups that were granted and not started
     #[prost(message, repeated, tag = "4")]
     pub revocations: ::prost::alloc::vec::Vec<Revocation>,
+    /// of leases whose jobs are paused now; of others it is over
+    #[prost(message, repeated, tag = "5")]
+    pub pauses: ::prost::alloc::vec::Vec<heartbeat_response::Pause>,
 }
 /// Nested message and enum types in `HeartbeatResponse`.
 pub mod heartbeat_response {
@@ -133,6 +136,14 @@ pub mod heartbeat_response {
         pub lease: ::core::option::Option<super::Lease>,
         #[prost(message, optional, tag = "2")]
         pub error: ::core::option::Option<super::super::super::common::v1::Error>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Pause {
+        #[prost(message, optional, tag = "1")]
+        pub lease: ::core::option::Option<super::Lease>,
+        /// who paused it and why, for the trainer's log
+        #[prost(string, tag = "2")]
+        pub note: ::prost::alloc::string::String,
     }
 }
 /// A rank of a dynamic job shall give back what it has not started of an epoch.
@@ -515,6 +526,9 @@ pub struct GetStatusResponse {
     /// HOST:PORT
     #[prost(string, optional, tag = "9")]
     pub leader_address: ::core::option::Option<::prost::alloc::string::String>,
+    /// since 1970, as this node's clock says; 0: it does not tell
+    #[prost(uint64, tag = "10")]
+    pub clock_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetClusterRequest {
@@ -620,6 +634,33 @@ pub struct CordonWorkerRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CordonWorkerResponse {}
+/// A job that exists is paused, cancelled, or goes on.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldJobRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(enumeration = "Hold", tag = "3")]
+    pub hold: i32,
+    /// for people
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldJobResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Held {
+    #[prost(enumeration = "Hold", tag = "1")]
+    pub hold: i32,
+    /// who did it
+    #[prost(string, tag = "2")]
+    pub principal: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub age_ms: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveDatasetRequest {
     #[prost(message, optional, tag = "1")]
@@ -739,6 +780,8 @@ pub struct Job {
     /// only from GetJob; oldest first
     #[prost(message, repeated, tag = "8")]
     pub history: ::prost::alloc::vec::Vec<Generation>,
+    #[prost(message, optional, tag = "9")]
+    pub held: ::core::option::Option<Held>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Generation {
@@ -1066,6 +1109,153 @@ pub mod get_batch_response {
         pub valid: bool,
     }
 }
+/// What happened, oldest first. The state keeps the last 10,000 events.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListEventsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// number of the last event that is known; 0: none
+    #[prost(uint64, tag = "2")]
+    pub after: u64,
+    /// events at most, the last ones; 0: all that one answer may have
+    #[prost(uint64, tag = "3")]
+    pub most: u64,
+    /// only of this job; empty: any; so are the other two
+    #[prost(string, tag = "4")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub dataset: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListEventsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub events: ::prost::alloc::vec::Vec<Event>,
+    /// number of the last event of all, wherever it belongs
+    #[prost(uint64, tag = "2")]
+    pub last: u64,
+    /// of the oldest one that is kept
+    #[prost(uint64, tag = "3")]
+    pub oldest: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Event {
+    /// they count up from 1, the same on every node
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// of the command in the log
+    #[prost(uint64, tag = "2")]
+    pub index: u64,
+    /// Unix ms, by the coordinators' clock
+    #[prost(uint64, tag = "3")]
+    pub at_ms: u64,
+    /// who asked for it
+    #[prost(string, tag = "4")]
+    pub principal: ::prost::alloc::string::String,
+    /// a name with underscores, as "worker_ended"
+    #[prost(string, tag = "5")]
+    pub kind: ::prost::alloc::string::String,
+    /// one sentence for people
+    #[prost(string, tag = "6")]
+    pub text: ::prost::alloc::string::String,
+    /// empty where it has no meaning; so are the others
+    #[prost(string, tag = "7")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub worker: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub dataset: ::prost::alloc::string::String,
+    #[prost(uint64, optional, tag = "10")]
+    pub generation: ::core::option::Option<u64>,
+    #[prost(uint64, repeated, tag = "11")]
+    pub ranks: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub epoch: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "13")]
+    pub step: ::core::option::Option<u64>,
+}
+/// Who read a shard of an epoch, in which generation, and why it moved.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetShardHistoryRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    /// the current one if it is missing
+    #[prost(uint64, optional, tag = "3")]
+    pub epoch: ::core::option::Option<u64>,
+    /// its ordinal in the manifest
+    #[prost(uint64, tag = "4")]
+    pub shard: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetShardHistoryResponse {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "2")]
+    pub shard: u64,
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub records: u64,
+    /// by generation and rank, then oldest first
+    #[prost(message, repeated, tag = "5")]
+    pub tenures: ::prost::alloc::vec::Vec<Tenure>,
+    /// leases and returns before those, which are not kept any more
+    #[prost(uint64, tag = "6")]
+    pub forgotten: u64,
+    /// of a dynamic job
+    #[prost(message, repeated, tag = "7")]
+    pub returns: ::prost::alloc::vec::Vec<ShardReturn>,
+}
+/// One lease of a rank that has a part of the shard.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Tenure {
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    #[prost(uint64, tag = "2")]
+    pub rank: u64,
+    #[prost(uint64, tag = "3")]
+    pub fencing: u64,
+    #[prost(uint64, tag = "4")]
+    pub session: u64,
+    #[prost(string, tag = "5")]
+    pub worker: ::prost::alloc::string::String,
+    /// Unix ms
+    #[prost(uint64, tag = "6")]
+    pub granted_ms: u64,
+    /// missing: it lasts
+    #[prost(uint64, optional, tag = "7")]
+    pub ended_ms: ::core::option::Option<u64>,
+    /// it ended: a name with underscores, as "worker_expired"
+    #[prost(string, tag = "8")]
+    pub why: ::prost::alloc::string::String,
+    /// first step that was known not to be consumed at its end
+    #[prost(uint64, tag = "9")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "10")]
+    pub step: u64,
+}
+/// Records of the shard's group that came back from a rank's list, for others.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardReturn {
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    #[prost(uint64, tag = "2")]
+    pub rank: u64,
+    /// Unix ms
+    #[prost(uint64, tag = "3")]
+    pub at_ms: u64,
+    /// a name with underscores, as "asked_back"
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "5")]
+    pub group: u64,
+    /// of that group
+    #[prost(uint64, tag = "6")]
+    pub samples: u64,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum MemberRole {
@@ -1129,6 +1319,41 @@ impl Cordon {
             "CORDON_OPEN" => Some(Self::Open),
             "CORDON_CORDONED" => Some(Self::Cordoned),
             "CORDON_DRAINING" => Some(Self::Draining),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Hold {
+    Unspecified = 0,
+    /// it goes on
+    None = 1,
+    /// its ranks keep their places and get no batches
+    Paused = 2,
+    /// its ranks end, and none may start
+    Cancelled = 3,
+}
+impl Hold {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HOLD_UNSPECIFIED",
+            Self::None => "HOLD_NONE",
+            Self::Paused => "HOLD_PAUSED",
+            Self::Cancelled => "HOLD_CANCELLED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HOLD_UNSPECIFIED" => Some(Self::Unspecified),
+            "HOLD_NONE" => Some(Self::None),
+            "HOLD_PAUSED" => Some(Self::Paused),
+            "HOLD_CANCELLED" => Some(Self::Cancelled),
             _ => None,
         }
     }
@@ -3095,6 +3320,32 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn hold_job(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HoldJobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::HoldJobResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/HoldJob",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "HoldJob"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn remove_dataset(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveDatasetRequest>,
@@ -3425,6 +3676,64 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn list_events(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListEventsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListEventsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/ListEvents",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "ListEvents",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn get_shard_history(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetShardHistoryRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetShardHistoryResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/GetShardHistory",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "GetShardHistory",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3495,6 +3804,10 @@ pub mod admin_service_server {
             tonic::Response<super::CordonWorkerResponse>,
             tonic::Status,
         >;
+        async fn hold_job(
+            &self,
+            request: tonic::Request<super::HoldJobRequest>,
+        ) -> std::result::Result<tonic::Response<super::HoldJobResponse>, tonic::Status>;
         async fn remove_dataset(
             &self,
             request: tonic::Request<super::RemoveDatasetRequest>,
@@ -3577,6 +3890,20 @@ pub mod admin_service_server {
             request: tonic::Request<super::GetBatchRequest>,
         ) -> std::result::Result<
             tonic::Response<super::GetBatchResponse>,
+            tonic::Status,
+        >;
+        async fn list_events(
+            &self,
+            request: tonic::Request<super::ListEventsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListEventsResponse>,
+            tonic::Status,
+        >;
+        async fn get_shard_history(
+            &self,
+            request: tonic::Request<super::GetShardHistoryRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetShardHistoryResponse>,
             tonic::Status,
         >;
     }
@@ -3958,6 +4285,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CordonWorkerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/HoldJob" => {
+                    #[allow(non_camel_case_types)]
+                    struct HoldJobSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::HoldJobRequest>
+                    for HoldJobSvc<T> {
+                        type Response = super::HoldJobResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HoldJobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::hold_job(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HoldJobSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -4499,6 +4871,97 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetBatchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/ListEvents" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListEventsSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListEventsRequest>
+                    for ListEventsSvc<T> {
+                        type Response = super::ListEventsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListEventsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_events(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListEventsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/GetShardHistory" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetShardHistorySvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetShardHistoryRequest>
+                    for GetShardHistorySvc<T> {
+                        type Response = super::GetShardHistoryResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetShardHistoryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_shard_history(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetShardHistorySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

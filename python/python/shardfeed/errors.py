@@ -39,6 +39,10 @@ class SupersededError(ShardfeedError):
     """The ranks were started again elsewhere: restart this one from the same state."""
 
 
+class JobCancelledError(ShardfeedError):
+    """Somebody cancelled the job: the message says who. After `shardfeed job resume` ranks may start again."""
+
+
 class FencedError(ShardfeedError):
     """This rank was started again elsewhere; this loader no longer speaks for it."""
 

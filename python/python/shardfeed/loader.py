@@ -455,9 +455,10 @@ class Loader:
         `account` says where time went, in microseconds: over the last seconds (`recent`) and in this epoch
         (`in_epoch`), of the trainer (`wait_us`, `work_us`), the thread that plans (`fill_us`, `read_wait_us`,
         `gather_us`, `grant_us`, `room_us`, `confirm_us`), and, summed over threads, storage and computing (`storage_us`,
-        `inflate_us`, `parse_us`, `write_us`), and under `setup` what was chosen. `waiting_us` is how long the
-        trainer has waited for its next batch; of a long wait `recent` tells what was done since the batch
-        before. `why()` says what it means.
+        `inflate_us`, `parse_us`, `write_us`; `compute_us` is the last two by the clock, so also what threads
+        waited for a core), and under `setup` what was chosen. `waiting_us` is how long the trainer has waited
+        for its next batch; of a long wait `recent` tells what was done since the batch before. `why()` says
+        what it means.
         """
         stats = self._native.stats()
         if "account" in stats:

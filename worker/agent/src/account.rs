@@ -130,6 +130,7 @@ alike!(
         inflate_us,
         parse_us,
         write_us,
+        compute_us,
         wait_us,
         work_us,
         copied,

@@ -215,6 +215,11 @@ pub trait Control: Send + Sync {
         None
     }
 
+    /// Why nothing may be handed out to the rank now, if somebody paused its job.
+    fn paused(&self, _lease: &Lease) -> Option<String> {
+        None
+    }
+
     /// The rank is no longer served. Never waits.
     fn release(&self, lease: &Lease);
 

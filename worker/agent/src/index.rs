@@ -17,6 +17,7 @@ use crate::dataset::FileRules;
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
+use crate::sidecar::{Fault, Sidecars};
 
 /// Scanning waits for storage more than for the processor, up to this many files at once.
 const SCANS_MAX: usize = 16;
@@ -27,6 +28,9 @@ const REMOTE_SCANS: (usize, usize) = (64, 16);
 
 /// Bytes of one request while scanning, and requests under way for one file.
 const REMOTE_BLOCK: (usize, usize) = (1 << 20, 4);
+
+/// Files beside shards that are warned of at a time; `dataset inspect` lists all.
+const FAULTS_TOLD_MAX: usize = 10;
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -122,6 +126,7 @@ pub(crate) fn index_files(
         };
         let (scanned, failed) = scan_all(found, &scan, remote, rules, &mut state, progress);
         let scanned_any = !scanned.is_empty();
+        hear_others(found, &scanned);
         for (file, index) in scanned {
             let path = found.paths[file].clone();
             let after = match is_remote {
@@ -148,6 +153,21 @@ pub(crate) fn index_files(
     progress(ScanProgress { stage: ScanStage::Done, ..state });
     let entry = |path| known.remove(path).expect("every file was known or scanned");
     Ok(found.paths.iter().map(entry).collect())
+}
+
+/// Warns where a file beside shards that were scanned says that they have other numbers of records. A shard that
+/// was cut off between two records is whole to all who only look at it.
+fn hear_others(found: &Found, scanned: &[(usize, ShardIndex)]) {
+    let paths: Vec<_> = scanned.iter().map(|(file, _)| found.paths[*file].clone()).collect();
+    let sidecars = Sidecars::beside(&found.root, &paths);
+    let disagreements = scanned.iter().enumerate().flat_map(|(shard, (_, index))| {
+        sidecars.disagreements(shard, &paths[shard], index.records)
+    });
+    for Fault { file, what } in
+        sidecars.faults().iter().cloned().chain(disagreements).take(FAULTS_TOLD_MAX)
+    {
+        tracing::warn!(file = %file.display(), "a file beside the shards {what}; the shards' content is used");
+    }
 }
 
 /// Takes what others found of files that look as they did then; returns whether there was any.

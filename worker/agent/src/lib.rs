@@ -22,6 +22,7 @@ mod index;
 
 mod dataset;
 mod files;
+mod sidecar;
 
 mod io_pool;
 
@@ -53,6 +54,7 @@ mod catalog;
 mod scan;
 
 mod serve;
+mod view;
 mod worker;
 
 mod budget;
@@ -83,7 +85,9 @@ pub use remote::RemoteStats;
 pub use scan::Scanner;
 pub use sequence::Delivered;
 pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
+pub use sidecar::{Count, Fault, Sidecars};
 pub use stored::StoredFile;
 pub use tuning::PREFETCH_START;
+pub use view::{RankReport, WorkerReport, WorkerView};
 pub use work::use_threads;
 pub use worker::{Worker, WorkerError, WorkerOptions};

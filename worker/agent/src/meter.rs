@@ -73,6 +73,7 @@ pub(crate) struct Meter {
     reading_since_ns: AtomicU64,
     parse_ns: AtomicU64,
     write_ns: AtomicU64,
+    compute_ns: AtomicU64,
     sums: Mutex<Sums>,
 }
 
@@ -128,6 +129,7 @@ impl Default for Meter {
             reading_since_ns: AtomicU64::new(0),
             parse_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
+            compute_ns: AtomicU64::new(0),
             sums: Mutex::new(sums),
         }
     }
@@ -277,6 +279,7 @@ impl Meter {
             inflate_us: us(&self.inflate_ns),
             parse_us: us(&self.parse_ns),
             write_us: us(&self.write_ns),
+            compute_us: us(&self.compute_ns),
             store_requests: remote.requests,
             store_retries: remote.retries,
             store_bytes: remote.bytes,
@@ -304,6 +307,7 @@ impl Watch for Meter {
             Stage::Write => (&self.write_ns, "operate and write"),
         };
         add(sum, cpu_ns);
+        add(&self.compute_ns, trace::now_ns().saturating_sub(begun.wall_ns));
         trace::since(name, begun.wall_ns);
     }
 }

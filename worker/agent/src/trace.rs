@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Recording> =
     Mutex::new(Recording { spans: Vec::new(), threads: BTreeMap::new(), lost: 0 });
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// When the recording began, as [`now_ns`] counts.
+static STARTED_NS: AtomicU64 = AtomicU64::new(0);
 
 type Numbers = [(&'static str, u64); 2];
 
@@ -51,7 +53,7 @@ pub fn start() -> bool {
     recording.spans.clear();
     recording.threads.clear();
     recording.lost = 0;
-    LazyLock::force(&ORIGIN);
+    STARTED_NS.store(now_ns(), Ordering::Relaxed);
     IS_ON.store(true, Ordering::Relaxed);
     true
 }
@@ -91,27 +93,21 @@ pub fn span_of(name: &'static str, numbers: Numbers) -> Span {
     Span { name, numbers, begun_ns }
 }
 
-/// Time since this process first looked, ns; 0 while nothing is recorded.
+/// Time since this process first looked, ns.
 pub fn now_ns() -> u64 {
-    if !IS_ON.load(Ordering::Relaxed) {
-        return 0;
-    }
-    // A span that begins with the recording still has a beginning.
-    u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+    u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Records a span that began at `begun_ns` and ends now; one that began before the recording is none.
 pub fn since(name: &'static str, begun_ns: u64) {
-    if begun_ns > 0 {
-        record(name, [NONE, NONE], begun_ns);
-    }
+    record(name, [NONE, NONE], begun_ns);
 }
 
 fn record(name: &'static str, numbers: Numbers, begun_ns: u64) {
-    let now = now_ns();
-    if now == 0 {
+    if !IS_ON.load(Ordering::Relaxed) || begun_ns < STARTED_NS.load(Ordering::Relaxed) {
         return;
     }
+    let now = now_ns();
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
     let mut recording = lock();
     if recording.spans.len() >= SPANS_MAX {

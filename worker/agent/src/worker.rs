@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
 use crate::scan::Scanner;
 use crate::serve::{Budget, Hub, serve};
+use crate::view::{Pulse, WorkerView};
 use crate::work::use_threads;
 
 /// Trainers at once; each has two threads.
@@ -71,6 +72,7 @@ pub struct Worker {
     hub: Arc<Hub>,
     listener: Arc<Listener>,
     trainers: Arc<AtomicUsize>,
+    pulse: Arc<Pulse>,
     accepting: Option<JoinHandle<()>>,
     _scanner: Scanner,
 }
@@ -97,20 +99,28 @@ impl Worker {
             is_draining: AtomicBool::new(false),
         });
         let trainers = Arc::new(AtomicUsize::new(0));
+        let pulse = Arc::new(Pulse::new());
         let accept = Accept {
             hub: Arc::clone(&hub),
             listener: Arc::clone(&listener),
             trainers: Arc::clone(&trainers),
+            pulse: Arc::clone(&pulse),
             draining: Draining::No,
         };
         let accepting =
             std::thread::Builder::new().name("shardfeed-accept".into()).spawn(|| accept.run())?;
-        Ok(Self { hub, listener, trainers, accepting: Some(accepting), _scanner: scanner })
+        Ok(Self { hub, listener, trainers, pulse, accepting: Some(accepting), _scanner: scanner })
     }
 
     /// Its session.
     pub fn session(&self) -> &Session {
         &self.hub.session
+    }
+
+    /// A look at it.
+    pub fn view(&self) -> WorkerView {
+        let (hub, trainers) = (Arc::clone(&self.hub), Arc::clone(&self.trainers));
+        WorkerView { hub, trainers, pulse: Arc::clone(&self.pulse) }
     }
 }
 
@@ -135,6 +145,7 @@ struct Accept {
     hub: Arc<Hub>,
     listener: Arc<Listener>,
     trainers: Arc<AtomicUsize>,
+    pulse: Arc<Pulse>,
     draining: Draining,
 }
 
@@ -170,6 +181,7 @@ impl Accept {
 
     fn run(mut self) {
         while !self.hub.stop.load(Ordering::Relaxed) {
+            self.pulse.beat();
             self.drain();
             let incoming = match self.listener.accept(LOOK_EVERY) {
                 Ok(Some(incoming)) => incoming,

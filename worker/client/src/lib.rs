@@ -28,7 +28,7 @@ pub use link::{ControlOf, default_worker_socket};
 pub use loader::{Loader, LoaderStats, Next};
 pub use options::{ClusterOptions, LoaderOptions};
 pub use shardfeed_pipeline::RecordSpec;
-pub use timeline::worker_timeline;
+pub use timeline::{worker_answers, worker_timeline};
 
 pub use shardfeed_agent::{
     Account, CacheChoice, CacheOptions, Dataset, Delivered, Finding, Limit, LoadError,

@@ -1,7 +1,7 @@
 //! Timelines: of the loaders of this process, if the environment asks for them, and of a worker.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfeed_agent::{LoadError, trace};
 use shardfeed_proto::trainer::v1 as wire;
@@ -62,23 +62,7 @@ pub fn worker_timeline(
     duration: Duration,
     progress: Progress<'_>,
 ) -> Result<Vec<u8>, LoadError> {
-    let error = |lost| match lost {
-        Lost::Gone(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
-        Lost::Failed(error) => error,
-    };
-    let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
-    let connection = connect(socket, &options)
-        .map_err(|error| WireError::new(ErrorKind::Unreachable, error.to_string()))?;
-    let mut link = WorkerLink::new(connection, socket);
-    let hello = wire::Hello {
-        trainer: Uuid::new_v4().to_string(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        ..wire::Hello::default()
-    };
-    match link.ask(Ask::Hello(hello), progress).map_err(error)? {
-        Message::Welcome(_) => {}
-        other => return Err(error(link.unexpected(&other))),
-    }
+    let (mut link, _) = greet(socket, HANDSHAKE, progress)?;
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut answer = link.ask(Ask::Trace(wire::Trace { duration_ms }), progress).map_err(error)?;
     let mut content = Vec::new();
@@ -93,5 +77,42 @@ pub fn worker_timeline(
             other => return Err(error(link.unexpected(&other))),
         }
         answer = link.wait(progress).map_err(error)?;
+    }
+}
+
+/// Greets a worker as a trainer would; returns its name.
+/// - `socket`: its trainer socket.
+///
+/// # Errors  Nobody is there, it refuses, or it does not answer within `timeout`.
+pub fn worker_answers(socket: &Path, timeout: Duration) -> Result<String, LoadError> {
+    let begun = Instant::now();
+    let (_, welcome) = greet(socket, timeout, &mut |_| begun.elapsed() < timeout)?;
+    Ok(welcome.worker)
+}
+
+fn greet(
+    socket: &Path,
+    timeout: Duration,
+    progress: Progress<'_>,
+) -> Result<(WorkerLink, wire::Welcome), LoadError> {
+    let options = ConnectOptions { timeout, ..ConnectOptions::default() };
+    let connection = connect(socket, &options)
+        .map_err(|error| WireError::new(ErrorKind::Unreachable, error.to_string()))?;
+    let mut link = WorkerLink::new(connection, socket);
+    let hello = wire::Hello {
+        trainer: Uuid::new_v4().to_string(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..wire::Hello::default()
+    };
+    match link.ask(Ask::Hello(hello), progress).map_err(error)? {
+        Message::Welcome(welcome) => Ok((link, welcome)),
+        other => Err(error(link.unexpected(&other))),
+    }
+}
+
+fn error(lost: Lost) -> LoadError {
+    match lost {
+        Lost::Gone(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+        Lost::Failed(error) => error,
     }
 }

@@ -57,6 +57,8 @@ pub struct Spent {
     pub parse_us: u64,
     /// Computing threads ran operators and wrote batches.
     pub write_us: u64,
+    /// Both by the clock: also what they waited for a core that others had.
+    pub compute_us: u64,
 
     /// The trainer waited for its next batch.
     pub wait_us: u64,
@@ -87,7 +89,7 @@ impl Spent {
         left
     }
 
-    fn sums(&mut self) -> [&mut u64; 24] {
+    fn sums(&mut self) -> [&mut u64; 25] {
         let Self {
             wall_us,
             batches,
@@ -105,6 +107,7 @@ impl Spent {
             inflate_us,
             parse_us,
             write_us,
+            compute_us,
             wait_us,
             work_us,
             copied,
@@ -131,6 +134,7 @@ impl Spent {
             inflate_us,
             parse_us,
             write_us,
+            compute_us,
             wait_us,
             work_us,
             copied,

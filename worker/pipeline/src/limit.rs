@@ -631,7 +631,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sums_have_a_finding(sums in prop::array::uniform24(any::<u32>()), waits in any::<Option<u32>>(), first in any::<bool>()) {
+        fn any_sums_have_a_finding(sums in prop::array::uniform25(any::<u32>()), waits in any::<Option<u32>>(), first in any::<bool>()) {
             let text = serde_json::to_value(Spent::default()).unwrap();
             let names = text.as_object().unwrap().keys().cloned();
             let spent = names.zip(sums.map(serde_json::Value::from)).collect();

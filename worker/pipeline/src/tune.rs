@@ -181,11 +181,10 @@ impl Tuner {
     /// The trainer is kept waiting: more of what is short.
     fn add(&mut self, spent: &Spent) {
         let Choice { reading, computing, .. } = self.choice;
-        let computed = spent.parse_us.saturating_add(spent.write_us);
         let of = |sum: u64, threads: u64| percent(sum, spent.wall_us.saturating_mul(threads));
         let waits_for_room = percent(spent.room_us, spent.wall_us) >= ROOM_PERCENT;
         let waits_for_shards = percent(spent.read_wait_us, spent.wall_us) >= ROOM_PERCENT;
-        if waits_for_room && of(computed, computing) >= BUSY_PERCENT {
+        if waits_for_room && of(spent.compute_us, computing) >= BUSY_PERCENT {
             self.too_few = self.too_few.max(computing);
             let more = raised(&mut self.choice.computing, &self.computing);
             told(&mut self.reasons.computing, &self.computing, more);
@@ -203,10 +202,7 @@ impl Tuner {
     /// The trainer is not kept waiting: it gets a core if what is computed fits on the others.
     fn spare(&mut self, spent: &Spent) {
         let fewer = self.choice.computing.saturating_sub(1);
-        let fits = percent(
-            spent.parse_us.saturating_add(spent.write_us),
-            spent.wall_us.saturating_mul(fewer),
-        ) < BUSY_PERCENT;
+        let fits = percent(spent.compute_us, spent.wall_us.saturating_mul(fewer)) < BUSY_PERCENT;
         if fewer >= self.computing.least.max(1) && fewer > self.too_few && fits {
             (self.choice.computing, self.reasons.computing) = (fewer, Reason::LeftToTrainer);
         }
@@ -269,7 +265,7 @@ mod tests {
             wait_us: late_us,
             work_us: SECOND,
             room_us: SECOND,
-            parse_us: cpu_us,
+            compute_us: cpu_us,
             ..Spent::default()
         }
     }
@@ -277,10 +273,10 @@ mod tests {
     #[test]
     fn what_is_short_is_raised_and_why_is_said() {
         let mut decoding = tuner();
-        decoding.look(&Spent { parse_us: 3 * SECOND, ..spent(50) });
+        decoding.look(&Spent { compute_us: 3 * SECOND, ..spent(50) });
         assert_eq!(decoding.choice(), Choice { prefetch: 4, reading: 4, computing: 4 });
         assert_eq!(decoding.reasons().computing, Reason::KeptWaiting);
-        decoding.look(&Spent { parse_us: 4 * SECOND, ..spent(50) });
+        decoding.look(&Spent { compute_us: 4 * SECOND, ..spent(50) });
         assert_eq!(decoding.reasons().computing, Reason::AtMost);
         let mut storage = tuner();
         let waits = Spent { room_us: 0, read_wait_us: SECOND, storage_us: 4 * SECOND, ..spent(50) };
@@ -294,7 +290,7 @@ mod tests {
         let (four, two) = (Range::fixed(4), Range::fixed(2));
         let mut tuner = Tuner::new(four, four, two);
         for wait in [50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 90] {
-            tuner.look(&Spent { parse_us: 2 * SECOND, ..spent(wait) });
+            tuner.look(&Spent { compute_us: 2 * SECOND, ..spent(wait) });
         }
         tuner.fit_prefetch(1);
         assert_eq!(tuner.choice(), Choice { prefetch: 4, reading: 4, computing: 2 });
@@ -317,9 +313,9 @@ mod tests {
             looks in prop::collection::vec(prop::array::uniform8(0u64..20 * SECOND), 1..60),
         ) {
             let mut tuner = tuner();
-            for [wait_us, work_us, room_us, read_wait_us, storage_us, parse_us, wall_us, batches] in looks {
+            for [wait_us, work_us, room_us, read_wait_us, storage_us, compute_us, wall_us, batches] in looks {
                 let spent = Spent {
-                    wait_us, work_us, room_us, read_wait_us, storage_us, parse_us, wall_us, batches,
+                    wait_us, work_us, room_us, read_wait_us, storage_us, compute_us, wall_us, batches,
                     ..Spent::default()
                 };
                 let before = tuner.choice();

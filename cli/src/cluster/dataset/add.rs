@@ -64,7 +64,7 @@ pub(crate) struct AddArgs {
 pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = args.patterns.iter().map(|pattern| absolute_pattern(pattern));
     let patterns = patterns.collect::<anyhow::Result<Vec<_>>>()?;
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     let (name, compression) = (args.name.clone(), args.compression.clone());
     let corrupt = args.corrupt.clone();
     client.call(|mut admin, context| async move {

@@ -64,7 +64,7 @@ fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> 
 
 /// Runs `worker cordon` and `uncordon`.
 pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     if cordon == wire::Cordon::Open {
         set(&client, &args.name, cordon)?;
         return match find(&client, &args.name) {
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> an
 
 /// Runs `worker drain`.
 pub(crate) fn run_drain(args: &DrainArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client();
+    let client = args.cluster.client()?;
     if find(&client, &args.name)?.in_process {
         let message = format!("worker `{}` lives in a trainer's process", args.name);
         return Err(Problem::failed(message).hint("it ends with its trainer").into());

@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use shardfeed_tfrecord::example::{DType, Value, encode_example};
 
 use super::source::{Encoder, Source};
+use super::whole;
 use crate::error::Problem;
 use crate::progress;
 
@@ -174,8 +175,7 @@ impl CsvSource {
     }
 
     fn changed(&self) -> Problem {
-        Problem::failed(format!("{}: changed while it was read", self.path.display()))
-            .hint("leave the source alone while it is written")
+        whole::changed(&self.path)
     }
 }
 

@@ -1,16 +1,15 @@
 //! A folder of files: one record each.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
-use shardfeed_tfrecord::ChunkOptions;
 use shardfeed_tfrecord::example::{Value, encode_example};
 
-use super::source::{Encoder, Source};
+use super::source::{Classes, Encoder, Source};
+use super::whole;
 use crate::error::Problem;
 
 /// Folders in folders at most; more are a link that leads back.
@@ -65,6 +64,12 @@ impl Source for Folder {
         &self.record_bytes
     }
 
+    fn classes(&self) -> Option<Classes> {
+        let names = self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        let names: Vec<_> = names.collect();
+        (!names.is_empty()).then_some(Classes { first_label: 0, names })
+    }
+
     fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
         let data = Vec::new();
         Ok(Box::new(FileEncoder { folder: self, data }))
@@ -85,16 +90,7 @@ impl Encoder for FileEncoder<'_> {
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()> {
         let file = &self.folder.files[index];
         let path = self.folder.root.join(&file.path);
-        self.data.clear();
-        // One byte more than expected tells a file that grew from one that did not.
-        let read = File::open(&path)
-            .and_then(|source| source.take(file.bytes + 1).read_to_end(&mut self.data))
-            .with_context(|| format!("cannot read {}", path.display()))?;
-        if read as u64 != file.bytes {
-            let what = format!("{}: changed while it was read", path.display());
-            let hint = "leave the source alone while it is written";
-            return Err(Problem::failed(what).hint(hint).into());
-        }
+        whole::read(&path, file.bytes, &mut self.data)?;
         let data: [&[u8]; 1] = [&self.data];
         let name = [path_bytes(&file.path)];
         let mut features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&name))];
@@ -139,26 +135,9 @@ fn list(
             list(root, &path, depth + 1, files)?;
             continue;
         }
-        check_file(&absolute, &found)?;
+        whole::check(&absolute, &found)?;
         let bytes = found.len();
         files.push(FileEntry { path, bytes });
-    }
-    Ok(())
-}
-
-fn check_file(path: &Path, found: &fs::Metadata) -> Result<(), Problem> {
-    let most = ChunkOptions::default().record_bytes_max;
-    if !found.is_file() {
-        let what = format!("{}: neither a file nor a folder", path.display());
-        return Err(Problem::failed(what).hint("move it out of the source"));
-    }
-    // The record is a little larger than the file.
-    if found.len() > most - (1 << 20) {
-        let what =
-            format!("{}: {} bytes are more than a record may have", path.display(), found.len());
-        return Err(
-            Problem::failed(what).hint(format!("split it: readers take up to {most} bytes"))
-        );
     }
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::{mem, slice};
 
 use super::spec::DType;
 use super::varints::{count_varints, decode_varints};
-use super::wire::{Field, FieldValue, Fields, WireError, next_message, tag, take_tagged};
+use super::wire::{
+    Field, FieldValue, Fields, WireError, next_message, tag, take_tagged, take_varint,
+};
 
 /// The values of a feature, checked but not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,41 @@ impl<'a> ListRef<'a> {
             if let FieldValue::Bytes(bytes) = value {
                 visit(bytes);
             }
+        });
+    }
+
+    /// Calls `visit` with each value in order, for whoever has no room for all of them.
+    ///
+    /// # Panics
+    /// If the values are not int64.
+    pub fn for_each_i64(&self, mut visit: impl FnMut(i64)) {
+        self.expect_room(DType::Int64, self.count);
+        self.for_each_field(|value| match value {
+            FieldValue::Varint(value) => visit(value.cast_signed()),
+            FieldValue::Bytes(mut packed) => {
+                // They were counted, so each of them ends.
+                while !packed.is_empty()
+                    && let Ok(value) = take_varint(&mut packed)
+                {
+                    visit(value.cast_signed());
+                }
+            }
+            FieldValue::Fixed32(_) | FieldValue::Fixed64 => {}
+        });
+    }
+
+    /// Calls `visit` with each value in order, for whoever has no room for all of them.
+    ///
+    /// # Panics
+    /// If the values are not float32.
+    pub fn for_each_f32(&self, mut visit: impl FnMut(f32)) {
+        self.expect_room(DType::Float32, self.count);
+        self.for_each_field(|value| match value {
+            FieldValue::Fixed32(value) => visit(f32::from_le_bytes(value)),
+            FieldValue::Bytes(packed) => {
+                packed.as_chunks().0.iter().for_each(|value| visit(f32::from_le_bytes(*value)));
+            }
+            FieldValue::Varint(_) | FieldValue::Fixed64 => {}
         });
     }
 

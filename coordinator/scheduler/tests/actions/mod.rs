@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Sample, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
     AddDataset, Change, Cordon, CursorReport, Dataset, FailDataset, FailScan, Failure,
-    FinishDataset, Generation, JoinSession, LeaseRef, Part, PartState, Phase, PoolFacts,
+    FinishDataset, Generation, Hold, JoinSession, LeaseRef, Part, PartState, Phase, PoolFacts,
     RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, ScanRef, SessionId,
     SkippedRecord, StartRank, State, Take,
 };
@@ -36,6 +36,7 @@ pub(crate) enum Action {
     Revoke(u64, u64),
     Balance(u64),
     Cordon(u64, Cordon),
+    Hold(usize, Option<Hold>),
     RemoveDataset(usize),
     RemoveJob(usize),
     Skip(u64, usize, Vec<(u32, u64)>),
@@ -110,6 +111,7 @@ fn action() -> impl Strategy<Value = Action> {
         3 => (pick(), 0u64..20).prop_map(|(lease, from)| Action::Revoke(lease, from)),
         2 => pick().prop_map(Action::Balance),
         2 => (0u64..3, cordon()).prop_map(|(worker, state)| Action::Cordon(worker, state)),
+        2 => (0..JOBS.len(), hold()).prop_map(|(job, hold)| Action::Hold(job, hold)),
         1 => (0usize..2).prop_map(Action::RemoveDataset),
         1 => (0usize..5).prop_map(Action::RemoveJob),
         2 => (pick(), 0usize..5, vec((0u32..3, 0u64..4), 0..4))
@@ -123,6 +125,10 @@ fn action() -> impl Strategy<Value = Action> {
 fn grab() -> impl Strategy<Value = Grab> {
     let ahead = prop_oneof![12 => Just(0u64), 2 => 1u64..6];
     (0u64..8, ahead, 0u64..4, 0u64..8, 0u64..12, prop::option::weighted(0.3, 0u64..20))
+}
+
+fn hold() -> impl Strategy<Value = Option<Hold>> {
+    prop_oneof![4 => Just(None), 2 => Just(Some(Hold::Paused)), 1 => Just(Some(Hold::Cancelled))]
 }
 
 fn cordon() -> impl Strategy<Value = Cordon> {
@@ -325,6 +331,10 @@ impl Action {
             }
             Self::Cordon(worker, cordon) => {
                 Change::CordonWorker { worker: format!("w{worker}"), state: *cordon }
+            }
+            Self::Hold(job, hold) => {
+                let (name, reason) = (JOBS[*job].to_owned(), "for a reason".to_owned());
+                Change::HoldJob { name, hold: *hold, reason }
             }
             Self::Skip(pick, job, records) => {
                 let record = |&(shard, ordinal): &(u32, u64)| SkippedRecord {

@@ -10,16 +10,18 @@ use shardfeed_proto::coordinator::v1::{
     AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
     CordonWorkerRequest, CordonWorkerResponse, GetBatchRequest, GetBatchResponse,
     GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse, GetJobRequest,
-    GetJobResponse, GetStatusRequest, GetStatusResponse, ListDatasetsRequest, ListDatasetsResponse,
-    ListEpochsRequest, ListEpochsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
-    ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
-    ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse,
-    RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse,
-    SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    GetJobResponse, GetShardHistoryRequest, GetShardHistoryResponse, GetStatusRequest,
+    GetStatusResponse, HoldJobRequest, HoldJobResponse, ListDatasetsRequest, ListDatasetsResponse,
+    ListEpochsRequest, ListEpochsResponse, ListEventsRequest, ListEventsResponse, ListJobsRequest,
+    ListJobsResponse, ListRanksRequest, ListRanksResponse, ListShardsRequest, ListShardsResponse,
+    ListWorkersRequest, ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest,
+    RemoveDatasetResponse, RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest,
+    RemoveMemberResponse, SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse,
 };
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, WireError, coordinator::v1 as wire};
 use shardfeed_raft::Role;
-use shardfeed_scheduler::{AddDataset, Change};
+use shardfeed_scheduler::{AddDataset, Change, Hold};
 use tonic::{Request, Response, Status};
 
 use super::{Caller, Effect, serve, service};
@@ -31,7 +33,7 @@ use crate::error;
 use crate::front::Front;
 use crate::metrics::Rpc;
 use crate::plans::computing;
-use crate::views::{self, Picture};
+use crate::views::{self, Past, Picture};
 
 /// The service.
 #[derive(Debug)]
@@ -50,6 +52,7 @@ service! {
         remove_member: RemoveMember, Changes, RemoveMemberRequest => RemoveMemberResponse;
         transfer_leader: TransferLeader, Changes, TransferLeaderRequest => TransferLeaderResponse;
         cordon_worker: CordonWorker, Changes, CordonWorkerRequest => CordonWorkerResponse;
+        hold_job: HoldJob, Changes, HoldJobRequest => HoldJobResponse;
         remove_dataset: RemoveDataset, Changes, RemoveDatasetRequest => RemoveDatasetResponse;
         remove_job: RemoveJob, Changes, RemoveJobRequest => RemoveJobResponse;
         add_dataset: AddDataset, Changes, AddDatasetRequest => AddDatasetResponse;
@@ -61,6 +64,8 @@ service! {
         list_ranks: ListRanks, Looks, ListRanksRequest => ListRanksResponse;
         list_workers: ListWorkers, Looks, ListWorkersRequest => ListWorkersResponse;
         get_batch: GetBatch, Looks, GetBatchRequest => GetBatchResponse;
+        list_events: ListEvents, Looks, ListEventsRequest => ListEventsResponse;
+        get_shard_history: GetShardHistory, Looks, GetShardHistoryRequest => GetShardHistoryResponse;
     }
 
     type SaveSnapshotStream = SnapshotStream;
@@ -103,6 +108,7 @@ async fn get_status(
         snapshot: status.snapshot.unwrap_or(0),
         uptime_ms: core.host.now().saturating_duration_since(core.started).as_millis() as u64,
         leader_address: core.leadership().leader.as_ref().and_then(error::address_of),
+        clock_ms: core.host.wall_ms(),
     })
 }
 
@@ -233,6 +239,26 @@ async fn cordon_worker(
     let worker = request.worker;
     core.propose(caller, Change::CordonWorker { worker, state }).await?;
     Ok(CordonWorkerResponse {})
+}
+
+async fn hold_job(
+    core: Arc<Core>,
+    caller: Caller,
+    request: HoldJobRequest,
+) -> Result<HoldJobResponse, WireError> {
+    let hold = match request.hold() {
+        wire::Hold::None => None,
+        wire::Hold::Paused => Some(Hold::Paused),
+        wire::Hold::Cancelled => Some(Hold::Cancelled),
+        wire::Hold::Unspecified => {
+            return Err(WireError::new(ErrorKind::Invalid, "the message lacks `hold`"));
+        }
+    };
+    // What its ranks are known to have consumed stands in its history.
+    core.write_cursors().await;
+    let HoldJobRequest { job: name, reason, .. } = request;
+    core.propose(caller, Change::HoldJob { name, hold, reason }).await?;
+    Ok(HoldJobResponse {})
 }
 
 async fn remove_dataset(
@@ -404,6 +430,25 @@ async fn get_batch(
     let chunks = picture.order.chunks.clone();
     let batch = move |core: &Core| views::batch(core, &picture, (epoch, step), rank);
     computing(&core, &chunks, batch).await
+}
+
+async fn list_events(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: ListEventsRequest,
+) -> Result<ListEventsResponse, WireError> {
+    Ok(core.read(|state| views::events(state, &request)))
+}
+
+async fn get_shard_history(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetShardHistoryRequest,
+) -> Result<GetShardHistoryResponse, WireError> {
+    let GetShardHistoryRequest { job, epoch, shard, .. } = request;
+    let past = core.read(|state| Past::of(state, &job))?.ok_or_else(|| not_started(&job))?;
+    let chunks = past.order.chunks.clone();
+    computing(&core, &chunks, move |core| past.of_shard(core, epoch, shard)).await
 }
 
 fn not_started(job: &str) -> WireError {

@@ -16,12 +16,13 @@ use shardfeed_proto::coordinator::v1::{
     RegisterJobRequest, RegisterJobResponse, ReportListingRequest, ReportListingResponse,
     ReportScanRequest, ReportScanResponse, ReportSkippedRequest, ReportSkippedResponse, Revocation,
     ScanProgress, StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse,
-    TakeScansRequest, TakeScansResponse, batch_take_groups_response, heartbeat_response::Verdict,
+    TakeScansRequest, TakeScansResponse, batch_take_groups_response,
+    heartbeat_response::{Pause, Verdict},
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, Cordon, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob, ReportSkipped,
-    SKIPPED_KEPT, STEP_MAX, SkippedRecord, StartRank, State, Take,
+    Answer, Change, Cordon, Held, Hold, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob,
+    ReportSkipped, SKIPPED_KEPT, STEP_MAX, SkippedRecord, StartRank, State, Take,
 };
 use tokio::sync::oneshot;
 
@@ -113,7 +114,7 @@ async fn heartbeat(
     core.prove_lead().await?;
     let mut verdicts = Vec::new();
     let mut reports = Vec::with_capacity(ranks.len());
-    let mut revocations = Vec::new();
+    let (mut revocations, mut pauses) = (Vec::new(), Vec::new());
     let heard = core.read(|state| {
         let ttl = session_ttl(state, session)?;
         for progress in ranks {
@@ -122,6 +123,7 @@ async fn heartbeat(
                 Err(refusal) => verdicts.push(verdict(&report.lease, &refusal)),
                 Ok(Standing { cursor, rows }) => {
                     revocations.extend(revocations_of(state, &report.lease));
+                    pauses.extend(pause_of(state, &report.lease));
                     report.known = Some((cursor.epoch, cursor.step));
                     reports.push((report, rows));
                 }
@@ -150,7 +152,19 @@ async fn heartbeat(
     for ScanProgress { dataset, fencing, part, files, bytes } in scans {
         live.progress.scan(dataset, part, ScanState { fencing, files, bytes });
     }
-    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations })
+    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations, pauses })
+}
+
+/// Whether the holder of a good lease shall wait.
+fn pause_of(state: &State, lease: &LeaseRef) -> Option<Pause> {
+    let held = state.job(&lease.job)?.held.as_ref().filter(|held| held.hold == Hold::Paused)?;
+    let Held { principal, reason, .. } = held;
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let note = format!(
+        "job `{0}` was paused by {principal}{reason}; it goes on after `shardfeed job resume {0}`",
+        lease.job
+    );
+    Some(Pause { lease: Some(lease_to(lease)), note })
 }
 
 /// What the holder of a good lease shall give back.

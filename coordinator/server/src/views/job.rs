@@ -1,8 +1,8 @@
 //! Jobs and their generations.
 
-use shardfeed_proto::coordinator::v1::{Generation, Job};
+use shardfeed_proto::coordinator::v1::{Generation, Held, Hold as WireHold, Job};
 use shardfeed_proto::identity_to;
-use shardfeed_scheduler::{Generation as Known, Job as KnownJob};
+use shardfeed_scheduler::{Generation as Known, Hold, Job as KnownJob};
 
 /// A job as people see it.
 /// - `whole`: also its history.
@@ -16,6 +16,15 @@ pub(crate) fn job(known: &KnownJob, whole: bool, now_ms: u64) -> Job {
         generation: known.current().map(|current| generation(current, now_ms)),
         generations: known.opened,
         age_ms: now_ms.saturating_sub(known.registered_ms),
+        held: known.held.as_ref().map(|held| Held {
+            hold: match held.hold {
+                Hold::Paused => WireHold::Paused.into(),
+                Hold::Cancelled => WireHold::Cancelled.into(),
+            },
+            principal: held.principal.clone(),
+            reason: held.reason.clone(),
+            age_ms: now_ms.saturating_sub(held.since_ms),
+        }),
         history: generations.map(|known| generation(known, now_ms)).collect(),
     }
 }

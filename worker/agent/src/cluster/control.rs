@@ -101,6 +101,7 @@ impl GrpcControl {
             reading: Vec::new(),
             account: None,
             verdict: None,
+            paused: None,
         };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
         let served = Served::new(request.clone(), serial, moves, state);
@@ -355,6 +356,10 @@ impl Control for GrpcControl {
         let served = self.find(lease)?;
         let is_dynamic = served.request.mode == Mode::Dynamic;
         is_dynamic.then(|| self.session.shared().good_for())
+    }
+
+    fn paused(&self, lease: &Lease) -> Option<String> {
+        self.find(lease)?.lock().paused.clone()
     }
 
     fn report_ahead(&self, lease: &Lease, ready: u64, reading: &[u32]) {

@@ -18,6 +18,7 @@ use crate::cluster::take::Confirmed;
 use crate::control::{Bell, ControlError, LeaseRequest, News, Waiting};
 use crate::dynamic::lapsed;
 use crate::mend::Skipped;
+use crate::view::{RankReport, WorkerReport};
 
 /// Until the coordinator says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -75,6 +76,7 @@ struct State {
     closing: bool,
     /// The coordinator was told, or could not be.
     has_left: bool,
+    has_joined: bool,
     heartbeat: Option<Duration>,
     is_lost: bool,
     /// Trainers are to be handed over to their own processes; that is not taken back.
@@ -127,6 +129,8 @@ pub(crate) struct ServedState {
     pub(crate) account: Option<(Account, Instant)>,
     /// Why the lease is no longer good.
     pub(crate) verdict: Option<WireError>,
+    /// Why nothing is handed out, if its job is paused.
+    pub(crate) paused: Option<String>,
 }
 
 impl Served {
@@ -177,6 +181,19 @@ impl Served {
         }
         drop(state);
         self.ring(News::Ended);
+    }
+
+    fn report(&self) -> RankReport {
+        let ServedState { generation, epoch, step, ready, account, .. } = self.lock().clone();
+        RankReport {
+            job: self.request.job.clone(),
+            rank: self.request.rank,
+            generation,
+            epoch,
+            step,
+            ready,
+            account: account.map(|(account, _)| account),
+        }
     }
 
     pub(crate) fn progress(&self) -> wire::RankProgress {
@@ -289,6 +306,23 @@ impl Shared {
     /// How long what this session was granted may be delivered without a further word.
     pub(crate) fn good_for(&self) -> Duration {
         self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for())
+    }
+
+    /// What the session knows of itself and of the ranks that are served.
+    pub(crate) fn report(&self) -> WorkerReport {
+        let state = self.lock();
+        let ranks = state.ranks.iter().map(|served| served.report()).collect();
+        WorkerReport {
+            session: state.id.filter(|_| !state.is_lost),
+            has_joined: state.has_joined,
+            refused: state.refused.as_ref().map(|error| error.message.clone()),
+            confirmed: state.confirmed.map(|confirmed| confirmed.age()),
+            is_draining: state.is_draining,
+            trainers: 0,
+            budget_bytes: 0,
+            budget_left_bytes: 0,
+            ranks,
+        }
     }
 
     pub(crate) fn current_id(&self) -> Option<u64> {
@@ -422,7 +456,7 @@ impl Shared {
                 self.coordinator.expect_cluster(&joined.cluster_id);
                 let heartbeat = Duration::from_millis(joined.heartbeat_ms.max(10));
                 let mut state = self.lock();
-                state.id = Some(joined.session);
+                (state.id, state.has_joined) = (Some(joined.session), true);
                 let ttl = Duration::from_millis(joined.ttl_ms);
                 state.confirmed = Some(Confirmed { sent, ttl });
                 (state.refused, state.heartbeat) = (None, Some(heartbeat));
@@ -473,6 +507,7 @@ impl Shared {
                 for verdict in response.verdicts {
                     judge(&ranks, &verdict);
                 }
+                pause(&ranks, &response.pauses);
                 for revocation in response.revocations {
                     ask_back(&ranks, &revocation);
                 }
@@ -678,6 +713,24 @@ fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
             served.lock().verdict = Some(error);
             served.ring(News::Ended);
         }
+    }
+}
+
+/// Ranks of paused jobs get nothing; those of others go on.
+fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
+    for served in ranks {
+        let lease = served.lease();
+        let paused = pauses.iter().find(|pause| pause.lease.as_ref() == Some(&lease));
+        let note = paused.map(|pause| pause.note.clone());
+        let mut state = served.lock();
+        if state.paused == note {
+            continue;
+        }
+        match &note {
+            Some(note) => tracing::warn!(job = lease.job, rank = lease.rank, "{note}"),
+            None => tracing::info!(job = lease.job, rank = lease.rank, "a paused job goes on"),
+        }
+        state.paused = note;
     }
 }
 

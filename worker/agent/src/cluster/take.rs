@@ -29,6 +29,10 @@ pub(crate) struct Confirmed {
 }
 
 impl Confirmed {
+    pub(crate) fn age(&self) -> Duration {
+        self.sent.elapsed()
+    }
+
     pub(crate) fn good_for(&self) -> Duration {
         good_for(self.ttl, self.sent.elapsed())
     }

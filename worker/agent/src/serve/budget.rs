@@ -39,6 +39,16 @@ impl Budget {
         Self { total, left: Arc::new(Mutex::new(total)) }
     }
 
+    /// All of it.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What no rank has.
+    pub(crate) fn left(&self) -> u64 {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A part of the budget for one rank.
     /// - `asked`: bytes for reading and batches ahead that its user wants.
     /// - `ranks_on_host`: 0 if nobody knows.

@@ -210,22 +210,31 @@ impl Feeder {
         self.control.good_for(&self.lease).is_some_and(|good| good.is_zero())
     }
 
-    /// Waits until what was granted may be delivered, which a deterministic job's always may; `false`
-    /// to stop.
-    fn may_send(&mut self) -> Result<bool, Ended> {
-        let mut is_told = false;
-        while self.is_unconfirmed() {
+    /// Why what is ready may not be delivered now, if so.
+    fn waits_for(&mut self) -> Option<String> {
+        if self.is_unconfirmed() {
             self.prefetch.confirmed(false);
+            return Some(UNCONFIRMED.to_owned());
+        }
+        self.control.paused(&self.lease)
+    }
+
+    /// Waits until what is ready may be delivered: what was granted of a dynamic job is confirmed, and
+    /// nobody paused the job. `false` to stop.
+    fn may_send(&mut self) -> Result<bool, Ended> {
+        let mut told = None;
+        while let Some(reason) = self.waits_for() {
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
             self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
-            if !std::mem::replace(&mut is_told, true) {
-                let note = wire::Progress { note: UNCONFIRMED.into(), ..wire::Progress::default() };
-                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{UNCONFIRMED}");
+            if told.as_ref() != Some(&reason) {
+                let note = wire::Progress { note: reason.clone(), ..wire::Progress::default() };
+                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{reason}");
                 send(&self.sender, Message::Progress(note), None)?;
+                told = Some(reason);
             }
             std::thread::sleep(LOOK_EVERY);
         }

@@ -57,6 +57,12 @@ impl Running {
     /// The next batch, if it may be handed out: what a dynamic job was granted counts only while the
     /// coordinator confirms the lease.
     fn poll(&mut self, control: &Arc<dyn Control>, timeout: Duration) -> Result<Polled, LoadError> {
+        if control.paused(&self.lease).is_some() {
+            // By whom is told in this process's log, by its session.
+            control.lanes(&self.lease, self.lease.epoch)?;
+            std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
+            return Ok(Polled::Pending);
+        }
         let Some(good) = control.good_for(&self.lease) else {
             return self.prefetch.poll(timeout);
         };

@@ -1,4 +1,4 @@
-use super::super::{DefaultValue, Value, describe, encode_example};
+use super::super::{DefaultValue, Value, describe, encode_example, features_of};
 use super::*;
 
 fn spec(name: &str, feature: Feature) -> FeatureSpec {
@@ -156,4 +156,33 @@ fn specs_are_readable_json() {
     ]]
     .assert_eq(&json);
     assert_eq!(serde_json::from_str::<Vec<FeatureSpec>>(&json).unwrap(), specs);
+}
+
+#[test]
+fn values_are_visited_as_they_are_written() {
+    let record = encode(&[
+        ("f", Value::Float32(&[0.5, -0.0, f32::MAX])),
+        ("i", Value::Int64(&[0, -1, i64::MIN, 300])),
+        // A list that is not packed, in two pieces: field 3 with 5, then with 6 and packed 7 and 300.
+    ]);
+    let pieces = b"\x0a\x12\x0a\x10\x0a\x01p\x12\x0b\x1a\x02\x08\x05\x1a\x05\x0a\x03\x07\xac\x02";
+    for record in [&record[..], pieces] {
+        for found in features_of(record).unwrap() {
+            let list = found.values.unwrap();
+            if list.dtype() == DType::Int64 {
+                let (mut written, mut visited) = (vec![0; list.count()], Vec::new());
+                list.write_i64(&mut written);
+                list.for_each_i64(|value| visited.push(value));
+                assert_eq!(visited, written);
+                assert!(visited.ends_with(&[300]), "{visited:?}");
+            } else {
+                let (mut written, mut visited) = (vec![0.0; list.count()], Vec::new());
+                list.write_f32(&mut written);
+                list.for_each_f32(|value| visited.push(value));
+                assert_eq!(visited.len(), 3);
+                assert!(visited.iter().zip(&written).all(|(a, b)| a.to_bits() == b.to_bits()));
+            }
+        }
+    }
+    assert_eq!(features_of(pieces).unwrap()[0].values.unwrap().count(), 3);
 }

@@ -1,0 +1,212 @@
+//! `shardfeed context`: clusters by names, for people who work with several.
+//!
+//! They are in one file, `contexts.toml` in the user's configuration folder, which is replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use shardfeed_agent::Addresses;
+
+use super::listing::{self, Column, Shown, column};
+use crate::error::{Exit, Problem};
+use crate::output::{Format, Report};
+
+const EXAMPLES: &str = "\
+They are kept in $XDG_CONFIG_HOME/shardfeed/contexts.toml, else ~/.config/shardfeed/contexts.toml. Of several \
+ways to say which cluster is meant the first wins: --coordinator, SHARDFEED_COORDINATOR, --context, \
+SHARDFEED_CONTEXT, the one in use, 127.0.0.1:7070.
+
+Examples:
+  shardfeed context set prod --coordinator head-1:7070,head-2:7070,head-3:7070
+  shardfeed context use prod
+  shardfeed status --context staging";
+
+/// Files of contexts are smaller.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What can be done with contexts.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum ContextCommand {
+    /// List the clusters that have names
+    List,
+    /// Give a cluster a name, or a named one another address
+    #[command(after_help = EXAMPLES)]
+    Set(SetArgs),
+    /// Ask this cluster from now on, where nothing else is said
+    Use(NameArgs),
+    /// Forget a name
+    Remove(NameArgs),
+}
+
+/// Arguments of `context set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    name: String,
+    /// Address of the coordinator; of several, with commas
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: Addresses,
+}
+
+/// Arguments of `context use` and `remove`.
+#[derive(Debug, Args)]
+pub(crate) struct NameArgs {
+    name: String,
+}
+
+/// The file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Contexts {
+    /// The one in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current: Option<String>,
+    #[serde(default)]
+    contexts: BTreeMap<String, Cluster>,
+}
+
+/// How a cluster is reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Cluster {
+    coordinator: Addresses,
+}
+
+/// The contexts.
+#[derive(Debug, Serialize)]
+struct ContextsReport {
+    contexts: Vec<ContextReport>,
+}
+
+/// A context.
+#[derive(Debug, Serialize)]
+struct ContextReport {
+    name: String,
+    coordinator: String,
+    is_current: bool,
+}
+
+/// Where a context's coordinators are, or those of the one in use; `None`: none is.
+///
+/// # Errors  There is no such context; the file is not what it must be.
+pub(super) fn addresses(name: Option<&str>) -> anyhow::Result<Option<Addresses>> {
+    let Contexts { current, contexts } = load()?;
+    let Some(name) = name.map(ToOwned::to_owned).or(current) else {
+        return Ok(None);
+    };
+    let found = contexts.get(&name).map(|cluster| Some(cluster.coordinator.clone()));
+    found.ok_or_else(|| unknown(&name, &contexts))
+}
+
+impl ContextCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let mut known = load()?;
+        match self {
+            Self::List => {}
+            Self::Set(SetArgs { name, coordinator }) => {
+                let cluster = Cluster { coordinator: coordinator.clone() };
+                known.contexts.insert(name.clone(), cluster);
+                save(&known)?;
+            }
+            Self::Use(NameArgs { name }) => {
+                if !known.contexts.contains_key(name) {
+                    return Err(unknown(name, &known.contexts));
+                }
+                known.current = Some(name.clone());
+                save(&known)?;
+            }
+            Self::Remove(NameArgs { name }) => {
+                if known.contexts.remove(name).is_none() {
+                    return Err(unknown(name, &known.contexts));
+                }
+                known.current.take_if(|current| current == name);
+                save(&known)?;
+            }
+        }
+        let Contexts { current, contexts } = known;
+        let contexts = contexts.into_iter().map(|(name, cluster)| ContextReport {
+            is_current: current.as_ref() == Some(&name),
+            coordinator: cluster.coordinator.to_string(),
+            name,
+        });
+        Ok(format.print(&ContextsReport { contexts: contexts.collect() })?)
+    }
+}
+
+fn unknown(name: &str, known: &BTreeMap<String, Cluster>) -> anyhow::Error {
+    let names: Vec<_> = known.keys().map(String::as_str).collect();
+    let hint = match names.is_empty() {
+        true => "`shardfeed context set NAME --coordinator HOST:PORT` makes one".to_owned(),
+        false => format!("there are: {}", names.join(", ")),
+    };
+    Problem::failed(format!("there is no context `{name}`")).exit(Exit::NotFound).hint(hint).into()
+}
+
+fn path() -> anyhow::Result<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
+    let folder = folder.ok_or_else(|| {
+        Problem::failed("there is no folder for contexts: neither XDG_CONFIG_HOME nor HOME is set")
+            .hint("set one of them, or give --coordinator")
+    })?;
+    Ok(folder.join("shardfeed").join("contexts.toml"))
+}
+
+fn load() -> anyhow::Result<Contexts> {
+    // Without a home there are none; whoever wants to make one is told.
+    let Ok(path) = path() else {
+        return Ok(Contexts::default());
+    };
+    let name = path.display();
+    let size = match fs::metadata(&path) {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
+    };
+    if size > FILE_BYTES_MAX {
+        return Err(
+            Problem::failed(format!("{name}: {size} bytes, more than contexts have")).into()
+        );
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {name}"))?;
+    toml::from_str(&text).map_err(|error| {
+        let said = error.message().replace('\n', ", ");
+        Problem::failed(format!("{name}: {said}"))
+            .hint("mend or remove the file; `shardfeed context set` writes it anew")
+            .into()
+    })
+}
+
+fn save(contexts: &Contexts) -> anyhow::Result<()> {
+    let path = path()?;
+    let failed = || format!("cannot write {}", path.display());
+    let folder = path.parent().unwrap_or(&path);
+    fs::create_dir_all(folder).with_context(failed)?;
+    let text = toml::to_string(contexts).with_context(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)?;
+    file.persist(&path).with_context(failed)?;
+    Ok(())
+}
+
+fn columns() -> Vec<Column<ContextReport>> {
+    vec![
+        column("NAME", |context| context.name.clone()),
+        column("COORDINATOR", |context| context.coordinator.clone()),
+        column("IN USE", |context| if context.is_current { "yes" } else { "" }.to_owned()),
+    ]
+}
+
+impl Report for ContextsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("contexts", "name"));
+
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let shown = Shown { is_wide: false, all: true };
+        listing::write(out, "contexts", &self.contexts, &columns(), shown)
+    }
+}

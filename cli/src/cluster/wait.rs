@@ -1,0 +1,223 @@
+//! `shardfeed wait`: until something is so, for scripts.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::{Client, ClusterArgs, dataset, epoch, worker};
+use crate::duration;
+use crate::error::{Exit, Problem, exit_of};
+use crate::output::{self, Format, Report};
+
+pub(crate) const ABOUT: &str = "\
+Wait until something is so
+
+It ends with 0 as soon as it is, with 7 if it is not within --for, and at once with 1 if it can no longer \
+come to be. Coordinators that are not there, or are between two leaders, are waited for, too.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed wait leader --for 30s
+  shardfeed wait dataset train
+  shardfeed wait worker node-3 --until gone
+  shardfeed wait epoch --job digits --epoch 2 --for 2h && ./evaluate";
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What can be waited for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WaitCommand {
+    /// Until a coordinator leads
+    #[command(after_help = EXAMPLES)]
+    Leader(LeaderArgs),
+    /// Until a dataset was scanned
+    #[command(after_help = EXAMPLES)]
+    Dataset(DatasetArgs),
+    /// Until a worker is there, or gone
+    #[command(after_help = EXAMPLES)]
+    Worker(WorkerArgs),
+    /// Until an epoch is over
+    #[command(after_help = EXAMPLES)]
+    Epoch(EpochArgs),
+}
+
+#[derive(Debug, Args)]
+struct Limit {
+    /// How long at most
+    #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = duration::parse)]
+    limit: Duration,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `wait leader`.
+#[derive(Debug, Args)]
+pub(crate) struct LeaderArgs {
+    #[command(flatten)]
+    limit: Limit,
+}
+
+/// Arguments of `wait dataset`.
+#[derive(Debug, Args)]
+pub(crate) struct DatasetArgs {
+    /// The dataset's name
+    name: String,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+/// Arguments of `wait worker`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The worker's name
+    name: String,
+    /// What it shall be
+    #[arg(long, value_enum, default_value_t)]
+    until: Presence,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+/// Whether a worker is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Presence {
+    /// The coordinator hears of it
+    #[default]
+    Live,
+    /// It left, or was silent for too long
+    Gone,
+}
+
+/// Arguments of `wait epoch`.
+#[derive(Debug, Args)]
+pub(crate) struct EpochArgs {
+    /// The job's name
+    #[arg(long)]
+    job: String,
+    /// Epoch, from 0
+    #[arg(long)]
+    epoch: u64,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+/// What came to be.
+#[derive(Debug, Serialize)]
+struct WaitReport {
+    what: String,
+    waited_ms: u64,
+}
+
+/// One look.
+enum Look {
+    /// It is so.
+    So(String),
+    /// Not yet, and how it is instead.
+    NotYet(String),
+}
+
+impl WaitCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        let (limit, what) = match self {
+            Self::Leader(args) => (&args.limit, "a leader".to_owned()),
+            Self::Dataset(args) => (&args.limit, format!("dataset `{}`", args.name)),
+            Self::Worker(args) => (&args.limit, format!("worker `{}`", args.name)),
+            Self::Epoch(args) => {
+                (&args.limit, format!("epoch {} of job `{}`", args.epoch, args.job))
+            }
+        };
+        let client = limit.cluster.client()?;
+        let begun = Instant::now();
+        let waited = loop {
+            let now = match self.look(&client) {
+                Ok(Look::So(what)) => break what,
+                Ok(Look::NotYet(now)) => now,
+                // Whoever waits also waits for coordinators.
+                Err(error) => match exit_of(&error) {
+                    Exit::NoLeader | Exit::NotFound => error.to_string(),
+                    _ => return Err(error),
+                },
+            };
+            if begun.elapsed() >= limit.limit {
+                let time = duration::text(millis(limit.limit));
+                let what = format!("{what}, waited for {time}: {now}");
+                return Err(Problem::late(what).hint("--for gives it more time").into());
+            }
+            client.pause(LOOK_EVERY.min(limit.limit));
+        };
+        Ok(format.print(&WaitReport { what: waited, waited_ms: millis(begun.elapsed()) })?)
+    }
+
+    fn look(&self, client: &Client) -> anyhow::Result<Look> {
+        match self {
+            Self::Leader(_) => {
+                let status = client.call(|mut admin, context| async move {
+                    admin.get_status(wire::GetStatusRequest { context }).await
+                })?;
+                Ok(match status.leader {
+                    Some(node) => Look::So(format!("node {node} leads")),
+                    None => Look::NotYet("no node leads".into()),
+                })
+            }
+            Self::Dataset(args) => dataset_look(client, &args.name),
+            Self::Worker(args) => {
+                let workers = worker::list(client, true)?;
+                let named = workers.iter().filter(|worker| worker.name == args.name);
+                let live = named.clone().any(|worker| worker.state() == wire::WorkerState::Live);
+                let known = named.count() > 0;
+                Ok(match (args.until, live, known) {
+                    (Presence::Live, true, _) => Look::So(format!("worker {} is live", args.name)),
+                    (Presence::Gone, false, _) => Look::So(format!("worker {} is gone", args.name)),
+                    (_, true, _) => Look::NotYet("it is live".into()),
+                    (_, _, true) => Look::NotYet("it is gone".into()),
+                    _ => Look::NotYet("no such worker has joined".into()),
+                })
+            }
+            Self::Epoch(args) => epoch_look(client, args),
+        }
+    }
+}
+
+fn dataset_look(client: &Client, name: &str) -> anyhow::Result<Look> {
+    let dataset = dataset::get(client, name)?;
+    match dataset.state() {
+        wire::DatasetState::Ready => Ok(Look::So(format!("dataset {name} is ready"))),
+        wire::DatasetState::Failed => {
+            let reason = dataset.failure.map_or_else(|| "it failed".into(), |error| error.message);
+            Err(Problem::failed(format!("dataset `{name}` cannot be scanned: {reason}")).into())
+        }
+        state => {
+            let word = super::words::word(state.as_str_name(), "DATASET_STATE_");
+            Ok(Look::NotYet(format!("it is {word}")))
+        }
+    }
+}
+
+fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Look> {
+    let EpochArgs { job, epoch, .. } = args;
+    let found = epoch::list(client, job.clone(), Some(*epoch))?;
+    let Some(found) = found.into_iter().find(|found| found.epoch == *epoch) else {
+        return Ok(Look::NotYet("its ranks have not come so far".into()));
+    };
+    Ok(match found.state() {
+        wire::EpochState::Sealed => {
+            let delivered = output::count(found.delivered);
+            Look::So(format!("epoch {epoch} of {job} is over: {delivered} samples delivered"))
+        }
+        _ => Look::NotYet(format!("{} of {} steps are done", found.steps_done, found.steps)),
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Report for WaitReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", output::printable(&self.what))
+    }
+}

@@ -1,0 +1,107 @@
+//! A dataset by what its files look like from outside, and by what lies beside them.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use shardfeed_agent::{Found, Sidecars};
+
+use crate::dataset::sidecar::{self, FaultReport};
+use crate::output::{self, Grid, ROWS_LISTED, Report};
+
+/// A dataset that nobody scanned.
+#[derive(Debug, Serialize)]
+pub(super) struct Unscanned {
+    /// The folder that the shards' paths are relative to.
+    root: String,
+    shard_count: usize,
+    /// As files beside the shards say; `null` if not all of them are known.
+    records: Option<u64>,
+    /// Bytes of the files.
+    stored_bytes: u64,
+    /// In manifest order: a shard's place is its ordinal.
+    shards: Vec<UnscannedShard>,
+    /// What is wrong with files beside the shards, or between them.
+    sidecar_faults: Vec<FaultReport>,
+    #[serde(skip)]
+    shards_listed: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct UnscannedShard {
+    path: String,
+    /// `null`: nothing beside it says, or what says so differs.
+    records: Option<u64>,
+    stored_bytes: u64,
+    /// The files that say so, absolute.
+    records_by: Vec<String>,
+}
+
+impl Unscanned {
+    pub(super) fn new(found: &Found) -> Self {
+        let sidecars = Sidecars::beside(&found.root, &found.paths);
+        let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
+        let shards = found.paths.iter().enumerate().map(|(shard, path)| UnscannedShard {
+            path: path.clone(),
+            records: sidecars.records(shard),
+            stored_bytes: found.stamps.get(shard).map_or_else(|| size(path), |s| s.size_bytes),
+            records_by: sidecars.counts(shard).iter().map(|c| c.by.display().to_string()).collect(),
+        });
+        let shards: Vec<_> = shards.collect();
+        // Where two say different numbers, one of them is compared with the other.
+        let first: Vec<_> = (0..shards.len())
+            .map(|shard| sidecars.counts(shard).first().map(|count| count.records))
+            .collect();
+        Self {
+            root: found.root.display().to_string(),
+            shard_count: shards.len(),
+            records: shards.iter().map(|shard| shard.records).sum(),
+            stored_bytes: shards.iter().map(|shard| shard.stored_bytes).sum(),
+            sidecar_faults: sidecar::faults(&sidecars, &found.paths, &first),
+            shards,
+            shards_listed: ROWS_LISTED,
+        }
+    }
+
+    pub(super) fn list_all(&mut self) {
+        self.shards_listed = usize::MAX;
+    }
+}
+
+impl Report for Unscanned {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let known = self.shards.iter().filter_map(|shard| shard.records);
+        let records = match self.records {
+            Some(records) => format!("{}, as is said beside them", output::count(records)),
+            None => format!(
+                "not known: {} of {}",
+                output::count(known.clone().sum()),
+                output::counted(known.count() as u64, "shard")
+            ),
+        };
+        output::write_facts(
+            out,
+            &[
+                ("root", self.root.clone()),
+                ("shards", output::count(self.shard_count as u64)),
+                ("records", records),
+                ("stored", output::bytes(self.stored_bytes)),
+                ("content digest", "not known without a scan".into()),
+            ],
+        )?;
+        let mut grid = Grid::new(&["SHARD", ">RECORDS", ">STORED BYTES", "SAID BY"]);
+        for shard in self.shards.iter().take(self.shards_listed) {
+            let by = shard.records_by.iter().map(|by| by.rsplit('/').next().unwrap_or(by));
+            let by = by.collect::<Vec<_>>().join(", ");
+            grid.row([
+                shard.path.clone(),
+                shard.records.map_or("-".into(), |records| records.to_string()),
+                shard.stored_bytes.to_string(),
+                if by.is_empty() { "-".into() } else { by },
+            ]);
+        }
+        write!(out, "\n{grid}")?;
+        let rest = self.shards.len().saturating_sub(self.shards_listed);
+        output::write_rest(out, rest, "shards")?;
+        sidecar::write_faults(out, &self.sidecar_faults)
+    }
+}

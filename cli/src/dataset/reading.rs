@@ -1,0 +1,32 @@
+//! Files that are read to their ends, with a bar that says how far that is.
+
+use std::io::{self, Read};
+
+use indicatif::ProgressBar;
+use shardfeed_agent::{Found, StoredFile};
+
+use crate::progress;
+
+/// A bar over all bytes of the files.
+pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
+    let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
+    let bytes = match found.stamps.is_empty() {
+        true => found.paths.iter().map(size).sum(),
+        false => found.stamps.iter().map(|stamp| stamp.size_bytes).sum(),
+    };
+    progress::bytes_bar(doing, bytes)
+}
+
+/// Tells the bar how much was read.
+pub(super) struct Counted<'a> {
+    pub(super) file: StoredFile,
+    pub(super) bar: &'a ProgressBar,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(out)?;
+        self.bar.inc(read as u64);
+        Ok(read)
+    }
+}

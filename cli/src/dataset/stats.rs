@@ -1,0 +1,211 @@
+//! `shardfeed dataset stats`: what records hold, and what about the files could be better.
+
+mod advice;
+mod labels;
+mod numbers;
+mod report;
+mod sizes;
+mod tally;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use rayon::prelude::*;
+use shardfeed_agent::{Found, LoadError, StoredFile};
+use shardfeed_tfrecord::{
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
+    RecordWriter,
+};
+
+use self::advice::{Facts, findings};
+use self::report::Stats;
+use self::tally::Tally;
+use super::reading::{self, Counted};
+use crate::files::FilesArgs;
+use crate::output::Format;
+
+pub(super) const ABOUT: &str = "\
+Read every record and say what is in them, and what about the files could be better
+
+Of each feature: its type, in how many records it is, how many values it has there, the range of its \
+numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes. Records that \
+are no tf.train.Example are counted. Sizes are of records without framing; p50 and p99 are up to 1/128 too \
+high. Every checksum is checked; a damaged record is an error.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed dataset stats 'train/*.tfrecord'
+  shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
+  shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'";
+
+/// Records of so many bytes are added up by a thread alone, before they are put to those of the others.
+const TALLIED_BYTES: u64 = 16 << 20;
+
+/// Shards at most of which some records are compressed, to see whether they would shrink, and bytes of each.
+const SAMPLE: (usize, u64) = (32, 64 << 10);
+
+/// Arguments of `dataset stats`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatsArgs {
+    #[command(flatten)]
+    files: FilesArgs,
+    /// Say also what is too few for this many ranks
+    #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+    world_size: Option<u32>,
+    /// Show all features and their values, not only the first 20
+    #[arg(long)]
+    all: bool,
+}
+
+/// What reading found of one file.
+#[derive(Clone, Debug)]
+struct ShardFacts {
+    path: String,
+    records: u64,
+    stored_bytes: u64,
+    /// Bytes uncompressed, with framing.
+    stream_bytes: u64,
+    compression: Compression,
+    /// Of an uncompressed file that was chosen for it.
+    sampled: Option<Sampled>,
+}
+
+/// What became of some records when they were compressed.
+#[derive(Clone, Debug)]
+struct Sampled {
+    raw_bytes: u64,
+    compressed_bytes: u64,
+}
+
+/// Runs `dataset stats`.
+pub(crate) fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
+    let found = args.files.discover()?;
+    let (shards, tally) = Reading::new(&found, args.files.compression).read_all()?;
+    let facts = Facts { shards: &shards, tally: &tally, world_size: args.world_size };
+    let findings = findings(&facts);
+    let stats = Stats::new(&found.root, &shards, tally, findings, args.all);
+    Ok(format.print(&stats)?)
+}
+
+/// What the threads that read share.
+struct Reading<'a> {
+    found: &'a Found,
+    compression: CompressionChoice,
+    bar: ProgressBar,
+    tally: Mutex<Tally>,
+    /// The first file, as far as known, that is damaged: what those behind it hold does not matter any more.
+    failed: AtomicUsize,
+}
+
+impl<'a> Reading<'a> {
+    fn new(found: &'a Found, compression: CompressionChoice) -> Self {
+        Self {
+            found,
+            compression,
+            bar: reading::bar("reading", found),
+            tally: Mutex::default(),
+            failed: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    /// Reads all files side by side.
+    ///
+    /// # Errors  A file cannot be read, or has a damaged record.
+    fn read_all(self) -> Result<(Vec<ShardFacts>, Tally), LoadError> {
+        let every = self.found.paths.len().div_ceil(SAMPLE.0);
+        let read = self.found.paths.par_iter().enumerate().map(|(index, path)| {
+            let read = self.read(index, path, index % every == 0);
+            if read.is_err() {
+                self.failed.fetch_min(index, Ordering::Relaxed);
+            }
+            read
+        });
+        let read: Vec<_> = read.collect();
+        self.bar.finish_and_clear();
+        // Of several damaged files the first one is told.
+        let shards: Vec<Option<_>> = read.into_iter().collect::<Result<_, _>>()?;
+        let shards = shards.into_iter().flatten().collect();
+        Ok((shards, self.tally.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Reads a file; `None` if one before it failed meanwhile.
+    fn read(
+        &self,
+        index: usize,
+        path: &str,
+        is_sampled: bool,
+    ) -> Result<Option<ShardFacts>, LoadError> {
+        let absolute = self.found.root.join(path);
+        let file = StoredFile::open(&absolute, self.found.stamps.get(index))?;
+        let stored_bytes = file.size_bytes;
+        let name = absolute.display().to_string();
+        let source = Decoder::new(Counted { file, bar: &self.bar }, self.compression)
+            .map_err(|source| LoadError::Io { file: name.clone(), source })?;
+        let compression = source.compression();
+        let mut sample = Sample::new(is_sampled && compression == Compression::None);
+        let mut chunks = ChunkReader::new(source, name, ChunkOptions::default());
+        let (mut records, mut data_bytes) = (0, 0);
+        let (mut tally, mut tallied_bytes) = (Tally::default(), 0);
+        while let Some(chunk) = chunks.next_chunk()? {
+            if self.failed.load(Ordering::Relaxed) < index {
+                return Ok(None);
+            }
+            for record in chunk.iter() {
+                tally.add(record);
+                sample.add(record);
+                tallied_bytes += record.len() as u64;
+            }
+            records += chunk.records.len() as u64;
+            chunks.recycle(chunk.bytes);
+            if tallied_bytes >= TALLIED_BYTES {
+                data_bytes += std::mem::take(&mut tallied_bytes);
+                self.put(std::mem::take(&mut tally));
+            }
+        }
+        data_bytes += tallied_bytes;
+        self.put(tally);
+        Ok(Some(ShardFacts {
+            path: path.to_owned(),
+            records,
+            stored_bytes,
+            stream_bytes: data_bytes + records * (HEADER_BYTES + FOOTER_BYTES) as u64,
+            compression,
+            sampled: sample.finish(),
+        }))
+    }
+
+    fn put(&self, tally: Tally) {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+    }
+}
+
+/// Some records of a file, compressed.
+struct Sample {
+    writer: Option<RecordWriter<Vec<u8>>>,
+}
+
+impl Sample {
+    fn new(is_wanted: bool) -> Self {
+        Self { writer: is_wanted.then(|| RecordWriter::new(Vec::new(), Compression::Gzip)) }
+    }
+
+    fn add(&mut self, record: &[u8]) {
+        // Of a large record the beginning will do.
+        let record = &record[..record.len().min(SAMPLE.1 as usize)];
+        if let Some(writer) = &mut self.writer
+            && writer.bytes() < SAMPLE.1
+        {
+            writer.write(record).expect("memory takes all");
+        }
+    }
+
+    fn finish(self) -> Option<Sampled> {
+        let writer = self.writer?;
+        let raw_bytes = writer.bytes();
+        let compressed = writer.finish().expect("memory takes all");
+        Some(Sampled { raw_bytes, compressed_bytes: compressed.len() as u64 })
+    }
+}

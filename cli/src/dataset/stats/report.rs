@@ -1,0 +1,487 @@
+//! How stats are told.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use shardfeed_tfrecord::example::DType;
+
+use super::ShardFacts;
+use super::advice::Finding;
+use super::labels::{LABELS_MAX, Labels};
+use super::numbers::Integers;
+use super::sizes::Sizes;
+use super::tally::{FeatureTally, Tally, Typed};
+use crate::output::{self, Grid, ROWS_LISTED, Report};
+
+/// Values of a feature that a table lists, unless all are asked for.
+const VALUES_LISTED: usize = 10;
+
+/// A dataset's records, added up.
+#[derive(Debug, Serialize)]
+pub(super) struct Stats {
+    /// The folder that the shards' paths are relative to.
+    root: String,
+    shard_count: usize,
+    records: u64,
+    /// Records that are a `tf.train.Example`.
+    examples: u64,
+    /// Bytes of the files.
+    stored_bytes: u64,
+    /// Bytes of all records, uncompressed, without framing.
+    data_bytes: u64,
+    /// Bytes of a record, without framing; `null` without records.
+    record_bytes: Option<RecordBytes>,
+    /// Records of a shard; `null` without shards.
+    shard_records: Option<Spread>,
+    /// Bytes of a file.
+    shard_bytes: Option<Spread>,
+    /// By name, bytewise; one with values of several types once for each.
+    features: Vec<FeatureReport>,
+    /// Whether there are more features than are looked at.
+    has_more_features: bool,
+    findings: Vec<Finding>,
+    #[serde(skip)]
+    listed: Listed,
+}
+
+#[derive(Debug, Serialize)]
+struct RecordBytes {
+    min: i64,
+    mean: f64,
+    p50: u64,
+    p99: u64,
+    max: i64,
+}
+
+/// Least, mean and greatest.
+#[derive(Debug, Serialize)]
+struct Spread {
+    min: i64,
+    mean: f64,
+    max: i64,
+}
+
+/// A feature's values of one type.
+#[derive(Debug, Serialize)]
+struct FeatureReport {
+    name: String,
+    dtype: DType,
+    /// Records that have it, with values of this type.
+    records: u64,
+    /// Values in each of these records.
+    values: Spread,
+    /// Of the finite numbers; `null` for bytes, and without values.
+    range: Option<Range>,
+    /// Of each byte string, in bytes; `null` for numbers, and without values.
+    lengths: Option<Spread>,
+    /// Infinities and NaN; `null` but for float32.
+    not_finite: Option<u64>,
+    /// Different values; `null` where they are not counted.
+    distinct: Option<usize>,
+    /// Why they are not: there are more than 4,096, or one is longer than 64 bytes, or they are float32.
+    distinct_unknown: Option<Unknown>,
+    /// Each value with how often it is there, in order; `null` where they are not counted.
+    labels: Option<Vec<Label>>,
+    /// What to pass to `Loader(features=)`.
+    suggested: String,
+}
+
+/// Least, mean and greatest number.
+#[derive(Debug, Serialize)]
+struct Range {
+    min: Number,
+    mean: f64,
+    max: Number,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+enum Number {
+    Int64(i64),
+    Float32(f32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Unknown {
+    TooMany,
+    TooLong,
+    Float32,
+}
+
+#[derive(Debug, Serialize)]
+struct Label {
+    value: Text,
+    count: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Text {
+    Int64(i64),
+    /// As it is if it is UTF-8, else with escapes.
+    Bytes(String),
+}
+
+/// How much a table shows.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    features: usize,
+    values: usize,
+}
+
+impl Stats {
+    pub(super) fn new(
+        root: &Path,
+        shards: &[ShardFacts],
+        tally: Tally,
+        findings: Vec<Finding>,
+        is_all: bool,
+    ) -> Self {
+        let spread = |figure: fn(&ShardFacts) -> u64| {
+            let mut figures = Integers::default();
+            shards.iter().for_each(|shard| figures.add_size(figure(shard) as usize));
+            Spread::of(&figures)
+        };
+        let records = tally.records();
+        let features = tally.features.into_iter();
+        let features = features.flat_map(|(name, feature)| reports(&text(&name), feature, records));
+        Self {
+            root: root.display().to_string(),
+            shard_count: shards.len(),
+            records,
+            examples: tally.examples,
+            stored_bytes: shards.iter().map(|shard| shard.stored_bytes).sum(),
+            data_bytes: u64::try_from(tally.sizes.integers().sum()).unwrap_or(u64::MAX),
+            record_bytes: RecordBytes::of(&tally.sizes),
+            shard_records: spread(|shard| shard.records),
+            shard_bytes: spread(|shard| shard.stored_bytes),
+            features: features.collect(),
+            has_more_features: tally.has_more_features,
+            findings,
+            listed: match is_all {
+                true => Listed { features: usize::MAX, values: usize::MAX },
+                false => Listed { features: ROWS_LISTED, values: VALUES_LISTED },
+            },
+        }
+    }
+}
+
+impl RecordBytes {
+    fn of(sizes: &Sizes) -> Option<Self> {
+        let (min, max) = sizes.integers().range()?;
+        let mean = sizes.integers().mean()?;
+        Some(Self { min, mean, p50: sizes.percentile(50)?, p99: sizes.percentile(99)?, max })
+    }
+}
+
+impl Spread {
+    fn of(integers: &Integers) -> Option<Self> {
+        let (min, max) = integers.range()?;
+        Some(Self { min, mean: integers.mean()?, max })
+    }
+}
+
+/// What is to be told of a feature: a report for each type that it has.
+fn reports(name: &str, feature: FeatureTally, records: u64) -> Vec<FeatureReport> {
+    let FeatureTally { int64, float32, bytes } = feature;
+    let integers = new(name, DType::Int64, &int64, records).map(|report| {
+        let found = &int64.values.numbers;
+        let range = found.range().zip(found.mean()).map(|((min, max), mean)| Range {
+            min: Number::Int64(min),
+            mean,
+            max: Number::Int64(max),
+        });
+        FeatureReport { range, ..report.counted(&int64.values.labels, |&value| Text::Int64(value)) }
+    });
+    let floats = new(name, DType::Float32, &float32, records).map(|report| {
+        let found = &float32.values;
+        let range = found.range().zip(found.mean()).map(|((min, max), mean)| Range {
+            min: Number::Float32(min),
+            mean,
+            max: Number::Float32(max),
+        });
+        let (not_finite, distinct_unknown) = (Some(found.not_finite()), Some(Unknown::Float32));
+        FeatureReport { range, not_finite, distinct_unknown, ..report }
+    });
+    let strings = new(name, DType::Bytes, &bytes, records).map(|report| {
+        let lengths = Spread::of(&bytes.values.lengths);
+        let text = |value: &Vec<u8>| Text::Bytes(text(value).into_owned());
+        FeatureReport { lengths, ..report.counted(&bytes.values.labels, text) }
+    });
+    [integers, floats, strings].into_iter().flatten().collect()
+}
+
+/// A report without what depends on the type; `None` if no record has values of it.
+fn new<V>(name: &str, dtype: DType, typed: &Typed<V>, records: u64) -> Option<FeatureReport> {
+    let values = Spread::of(&typed.counts)?;
+    let dtype_name = match dtype {
+        DType::Int64 => "int64",
+        DType::Float32 => "float32",
+        DType::Bytes => "string",
+    };
+    let everywhere = typed.counts.count() == records;
+    let suggested = match (values.min, values.max) {
+        (1, 1) if everywhere => format!("FixedLenFeature((), \"{dtype_name}\")"),
+        (least, most) if everywhere && least == most && least > 0 => {
+            format!("FixedLenFeature(({least},), \"{dtype_name}\")")
+        }
+        _ => format!("VarLenFeature(\"{dtype_name}\")"),
+    };
+    Some(FeatureReport {
+        name: name.to_owned(),
+        dtype,
+        records: typed.counts.count(),
+        values,
+        range: None,
+        lengths: None,
+        not_finite: None,
+        distinct: None,
+        distinct_unknown: None,
+        labels: None,
+        suggested,
+    })
+}
+
+impl FeatureReport {
+    /// The report with what is known of its different values.
+    fn counted<T: Ord>(self, labels: &Labels<T>, text: impl Fn(&T) -> Text) -> Self {
+        let Some(counted) = labels.counted() else {
+            let unknown = match labels {
+                Labels::TooLong => Unknown::TooLong,
+                _ => Unknown::TooMany,
+            };
+            return Self { distinct_unknown: Some(unknown), ..self };
+        };
+        let list = counted.iter().map(|(value, &count)| Label { value: text(value), count });
+        Self { distinct: Some(counted.len()), labels: Some(list.collect()), ..self }
+    }
+
+    fn range_text(&self) -> String {
+        match (&self.range, &self.lengths) {
+            (Some(Range { min, max, .. }), _) => format!("{min} to {max}"),
+            (None, Some(lengths)) => format!("{} bytes", lengths.ends()),
+            (None, None) => "-".into(),
+        }
+    }
+
+    fn mean_text(&self) -> String {
+        let mean = self.range.as_ref().map(|range| range.mean);
+        let mean = mean.or(self.lengths.as_ref().map(|lengths| lengths.mean));
+        mean.map_or("-".into(), figure)
+    }
+
+    fn distinct_text(&self) -> String {
+        match (self.distinct, self.distinct_unknown) {
+            (Some(distinct), _) => output::count(distinct as u64),
+            (None, Some(Unknown::TooMany)) => format!("over {}", output::count(LABELS_MAX as u64)),
+            (None, _) => "-".into(),
+        }
+    }
+}
+
+/// Bytes as text: as they are if they are UTF-8, else with escapes.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(bytes.escape_ascii().to_string()),
+    }
+}
+
+/// A number to six digits.
+fn figure(number: f64) -> String {
+    let size = number.abs();
+    if number == 0.0 {
+        "0".into()
+    } else if !(1e-4..1e9).contains(&size) {
+        format!("{number:.5e}")
+    } else {
+        let digits = (5 - size.log10().floor() as i32).max(0) as usize;
+        let text = format!("{number:.digits$}");
+        match text.contains('.') {
+            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+            false => text,
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int64(number) => number.fmt(f),
+            Self::Float32(number) => f.write_str(&figure(f64::from(*number))),
+        }
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int64(number) => number.fmt(f),
+            Self::Bytes(text) => write!(f, "`{}`", output::printable(text)),
+        }
+    }
+}
+
+impl Spread {
+    /// The ends as people say them; one if they are the same.
+    fn ends(&self) -> String {
+        let said = |number: i64| output::count(number.unsigned_abs());
+        match self.min == self.max {
+            true => said(self.min),
+            false => format!("{} to {}", said(self.min), said(self.max)),
+        }
+    }
+}
+
+impl Stats {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        self.write_dataset(out)?;
+        if !self.features.is_empty() {
+            self.write_features(out, is_wide)?;
+            self.write_labels(out)?;
+        }
+        self.write_findings(out)
+    }
+
+    fn write_dataset(&self, out: &mut dyn Write) -> io::Result<()> {
+        let others = self.records - self.examples;
+        let mut records = output::count(self.records);
+        if others > 0 {
+            records += &format!(", of which {} no Examples", output::count(others));
+        }
+        let mut facts = vec![
+            ("root", self.root.clone()),
+            ("shards", output::count(self.shard_count as u64)),
+            ("records", records),
+            ("stored", output::bytes(self.stored_bytes)),
+            ("record data", output::bytes(self.data_bytes)),
+        ];
+        if let Some(RecordBytes { min, mean, p50, p99, max }) = &self.record_bytes {
+            let said = |number: u64| output::count(number);
+            facts.push((
+                "record bytes",
+                format!(
+                    "{} to {}, mean {}, p50 {}, p99 {}",
+                    said(min.unsigned_abs()),
+                    said(max.unsigned_abs()),
+                    figure(*mean),
+                    said(*p50),
+                    said(*p99)
+                ),
+            ));
+        }
+        if let Some(records) = &self.shard_records {
+            let text = format!("{}, mean {}", records.ends(), figure(records.mean));
+            facts.push(("shard records", text));
+        }
+        if let Some(Spread { min, mean, max }) = &self.shard_bytes {
+            let said = |number: i64| output::size(number.unsigned_abs());
+            let text = format!("{} to {}, mean {}", said(*min), said(*max), said(*mean as i64));
+            facts.push(("shard size", text));
+        }
+        output::write_facts(out, &facts)
+    }
+
+    fn write_features(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let mut columns = vec!["FEATURE", "DTYPE", ">RECORDS", ">VALUES", ">RANGE", ">DISTINCT"];
+        if is_wide {
+            columns.extend([">MEAN", ">NOT FINITE", "SUGGESTED"]);
+        }
+        let mut grid = Grid::new(&columns);
+        for feature in self.features.iter().take(self.listed.features) {
+            let mut cells = vec![
+                feature.name.clone(),
+                feature.dtype.to_string(),
+                feature.records.to_string(),
+                feature.values.ends(),
+                feature.range_text(),
+                feature.distinct_text(),
+            ];
+            if is_wide {
+                let not_finite = feature.not_finite.map_or("-".into(), |count| count.to_string());
+                cells.extend([feature.mean_text(), not_finite, feature.suggested.clone()]);
+            }
+            grid.row(cells);
+        }
+        write!(out, "\n{grid}")?;
+        let rest = self.features.len().saturating_sub(self.listed.features);
+        output::write_rest(out, rest, "features")?;
+        match self.has_more_features {
+            true => {
+                writeln!(out, "… and others that are not looked at: too many, or with long names")
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Writes how often each value of those features is there that have few.
+    fn write_labels(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut is_first = true;
+        for feature in self.features.iter().take(self.listed.features) {
+            let Some(labels) = feature.labels.as_ref().filter(|labels| {
+                labels.len() > 1 && labels.len() <= ROWS_LISTED.max(self.listed.values)
+            }) else {
+                continue;
+            };
+            let shown = labels.iter().take(self.listed.values);
+            let shown: Vec<_> =
+                shown.map(|label| format!("{} {}x", label.value, label.count)).collect();
+            let rest = labels.len() - shown.len();
+            let rest = if rest > 0 { format!(", … and {rest} more") } else { String::new() };
+            let name = output::printable(&feature.name);
+            let gap = if is_first { "\n" } else { "" };
+            writeln!(out, "{gap}values of {name}: {}{rest}", shown.join(", "))?;
+            is_first = false;
+        }
+        Ok(())
+    }
+
+    fn write_findings(&self, out: &mut dyn Write) -> io::Result<()> {
+        for Finding { what, advice, .. } in &self.findings {
+            let (what, advice) = (output::printable(what), output::printable(advice));
+            write!(out, "\nnote: {what}\nhint: {advice}\n")?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for Stats {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_six_digits() {
+        let cases = [
+            (0.0, "0"),
+            (1.0, "1"),
+            (-12.5, "-12.5"),
+            (2.0 / 3.0, "0.666667"),
+            (123_456_789.0, "123456789"),
+            (1e9, "1.00000e9"),
+            (0.000_099, "9.90000e-5"),
+        ];
+        for (number, said) in cases {
+            assert_eq!(figure(number), said);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_told_apart() {
+        assert_eq!(text("grün".as_bytes()), "grün");
+        assert_eq!(text(b"\xff\x01"), "\\xff\\x01");
+    }
+}

@@ -1,0 +1,372 @@
+//! A list of files: one record each, with boxes if somebody drew them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use rayon::prelude::*;
+use shardfeed_image::{Decoding, Depth, Encoded, JpegDecoder, Size};
+use shardfeed_tfrecord::example::{Value, encode_example};
+
+use super::lines::{Entry, Lines};
+use super::source::{Classes, Encoder, Source};
+use super::voc::{Annotation, FILE_BYTES_MAX, Fault};
+use super::whole;
+use crate::error::Problem;
+use crate::progress;
+
+/// Bytes of a list at most: it is held.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes of an Example beside the file, its path and its boxes, about.
+const EXAMPLE_BYTES: u64 = 400;
+
+/// Bytes of an Example for each object, about, beside its name.
+const OBJECT_BYTES: u64 = 24;
+
+/// The first number of a class of boxes: readers of these features have 0 for the background.
+const FIRST_CLASS: i64 = 1;
+
+/// The files of a list.
+#[derive(Debug)]
+pub(crate) struct FileList {
+    list: PathBuf,
+    /// The folder that paths are relative to.
+    root: PathBuf,
+    entries: Vec<Entry>,
+    /// Names of the list's classes, in order.
+    classes: Vec<String>,
+    /// Bytes of each file.
+    file_bytes: Vec<u64>,
+    record_bytes: Vec<u64>,
+    boxes: Option<Boxes>,
+}
+
+/// Annotations of a list's images.
+#[derive(Debug)]
+struct Boxes {
+    folder: PathBuf,
+    /// In the order of their numbers.
+    classes: Vec<String>,
+    /// Of each class.
+    numbers: BTreeMap<String, i64>,
+}
+
+impl FileList {
+    /// Reads the list, and looks at each file; reads none.
+    ///
+    /// # Errors  The list cannot be read as one; a file is not there, no file or too large.
+    pub(crate) fn open(list: &Path) -> anyhow::Result<Self> {
+        let context = || format!("cannot read {}", list.display());
+        let mut bytes = Vec::new();
+        File::open(list)
+            .and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes))
+            .with_context(context)?;
+        if bytes.len() as u64 > LIST_BYTES_MAX {
+            let what = format!("{}: more than {LIST_BYTES_MAX} bytes", list.display());
+            return Err(Problem::failed(what).hint("write the list in parts").into());
+        }
+        let Lines { entries, classes } = Lines::parse(&bytes).map_err(|error| {
+            let hint = "write one path a line, and behind it nothing, or in every line a label; behind a tab any \
+                        text is one";
+            Problem::failed(format!("{}: {error}", list.display())).hint(hint)
+        })?;
+        let root = list.parent().unwrap_or(Path::new("")).to_path_buf();
+        let mut source = Self {
+            list: list.to_path_buf(),
+            root,
+            entries,
+            classes,
+            file_bytes: Vec::new(),
+            record_bytes: Vec::new(),
+            boxes: None,
+        };
+        let found: Result<Vec<_>, _> =
+            source.entries.par_iter().map(|entry| source.bytes_of(entry)).collect();
+        source.file_bytes = found?;
+        source.record_bytes = source
+            .entries
+            .iter()
+            .zip(&source.file_bytes)
+            .map(|(entry, bytes)| bytes + entry.path.len() as u64 + EXAMPLE_BYTES)
+            .collect();
+        Ok(source)
+    }
+
+    /// As [`FileList::open`]; also reads each image's annotation.
+    /// - `classes`: a file of names, one a line; without it those that the annotations have.
+    ///
+    /// # Errors  An annotation is not there, is no good, or has a class that is not among `classes`.
+    pub(crate) fn open_voc(
+        list: &Path,
+        folder: &Path,
+        classes: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let mut source = Self::open(list)?;
+        let known = classes.map(read_classes).transpose()?;
+        let numbers = known.as_deref().map(number);
+        let bar = progress::bytes_bar("reading annotations", 0);
+        let read = source.entries.par_iter().map(|entry| {
+            let path = annotation_of(folder, &entry.path);
+            let (annotation, bytes) = read_annotation(&path)?;
+            bar.inc(bytes);
+            if let Some(numbers) = &numbers {
+                check_classes(&path, &annotation, numbers)?;
+            }
+            let names: BTreeSet<_> = annotation.objects.iter().map(|o| o.name.clone()).collect();
+            let objects =
+                annotation.objects.iter().map(|o| o.name.len() as u64 + OBJECT_BYTES).sum();
+            anyhow::Ok((names, objects))
+        });
+        let read: Vec<_> = read.collect();
+        bar.finish_and_clear();
+        // Of several faults the first is told.
+        let read: Vec<(BTreeSet<String>, u64)> = read.into_iter().collect::<Result<_, _>>()?;
+        for (record, (_, objects)) in source.record_bytes.iter_mut().zip(&read) {
+            *record += objects;
+        }
+        let found = || {
+            let all: BTreeSet<_> = read.into_iter().flat_map(|(names, _)| names).collect();
+            all.into_iter().collect()
+        };
+        let classes = known.unwrap_or_else(found);
+        let numbers = number(&classes);
+        source.boxes = Some(Boxes { folder: folder.to_path_buf(), classes, numbers });
+        Ok(source)
+    }
+
+    fn bytes_of(&self, entry: &Entry) -> anyhow::Result<u64> {
+        let path = self.root.join(&entry.path);
+        let found = fs::metadata(&path).with_context(|| {
+            format!("{}: line {}: cannot read {}", self.list.display(), entry.line, path.display())
+        })?;
+        if found.is_dir() {
+            let what = format!(
+                "{}: line {}: {} is a folder",
+                self.list.display(),
+                entry.line,
+                path.display()
+            );
+            return Err(Problem::failed(what).hint("write the paths of its files").into());
+        }
+        whole::check(&path, &found)?;
+        Ok(found.len())
+    }
+
+    /// The label of a record with what stands for it.
+    fn label(&self, index: usize) -> Option<(i64, Option<&str>)> {
+        let label = self.entries[index].label?;
+        let name = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
+        Some((label, name.map(String::as_str)))
+    }
+}
+
+impl Source for FileList {
+    fn record_bytes(&self) -> &[u64] {
+        &self.record_bytes
+    }
+
+    fn classes(&self) -> Option<Classes> {
+        let (first_label, names) = match &self.boxes {
+            Some(boxes) => (FIRST_CLASS, &boxes.classes),
+            None => (0, &self.classes),
+        };
+        (!names.is_empty()).then(|| Classes { first_label, names: names.clone() })
+    }
+
+    fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
+        Ok(Box::new(EntryEncoder { list: self, data: Vec::new() }))
+    }
+
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        Ok(()) // Each file is read once, and its size checked then.
+    }
+}
+
+/// Reads a file at a time.
+struct EntryEncoder<'a> {
+    list: &'a FileList,
+    data: Vec<u8>,
+}
+
+impl Encoder for EntryEncoder<'_> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()> {
+        let entry = &self.list.entries[index];
+        let path = self.list.root.join(&entry.path);
+        whole::read(&path, self.list.file_bytes[index], &mut self.data)?;
+        match &self.list.boxes {
+            Some(boxes) => self.encode_image(index, &path, boxes, out),
+            None => {
+                self.encode_file(index, out);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl EntryEncoder<'_> {
+    fn encode_file(&self, index: usize, out: &mut Vec<u8>) {
+        let data: [&[u8]; 1] = [&self.data];
+        let path = [self.list.entries[index].path.as_bytes()];
+        let mut features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&path))];
+        let label = self.list.label(index);
+        let number = label.map(|(label, _)| [label]);
+        let name = label.and_then(|(_, name)| name).map(|name| [name.as_bytes()]);
+        if let Some(name) = &name {
+            features.push(("class", Value::Bytes(name)));
+        }
+        if let Some(number) = &number {
+            features.push(("label", Value::Int64(number)));
+        }
+        encode_example(&features, out);
+    }
+
+    fn encode_image(
+        &self,
+        index: usize,
+        path: &Path,
+        boxes: &Boxes,
+        out: &mut Vec<u8>,
+    ) -> anyhow::Result<()> {
+        let entry = &self.list.entries[index];
+        let annotated = annotation_of(&boxes.folder, &entry.path);
+        let (annotation, _) = read_annotation(&annotated)?;
+        let (format, size) = look_at(path, &self.data)?;
+        let Annotation { width, height, objects } = &annotation;
+        if (size.width, size.height) != (*width as usize, *height as usize) {
+            let what = format!(
+                "{}: is for an image of {width} x {height} pixels, but {} has {} x {}",
+                annotated.display(),
+                path.display(),
+                size.width,
+                size.height
+            );
+            let hint = "boxes would be at other places: annotate the image as it is, or take the one that was \
+                        annotated";
+            return Err(Problem::failed(what).hint(hint).into());
+        }
+        let side = |side: fn(&super::voc::Bounds) -> f32| -> Vec<f32> {
+            objects.iter().map(|object| side(&object.bounds)).collect()
+        };
+        let (xmin, ymin) = (side(|b| b.xmin), side(|b| b.ymin));
+        let (xmax, ymax) = (side(|b| b.xmax), side(|b| b.ymax));
+        let names: Vec<_> = objects.iter().map(|object| object.name.as_bytes()).collect();
+        let labels = objects.iter().map(|object| boxes.numbers.get(&object.name).copied());
+        let labels: Option<Vec<_>> = labels.collect();
+        // All names were there when the annotations were read before.
+        let labels = labels.ok_or_else(|| whole::changed(&annotated))?;
+        let difficult: Vec<_> =
+            objects.iter().map(|object| i64::from(object.is_difficult)).collect();
+        let truncated: Vec<_> =
+            objects.iter().map(|object| i64::from(object.is_truncated)).collect();
+        let encoded: [&[u8]; 1] = [&self.data];
+        let file_name = [file_name(&entry.path).as_bytes()];
+        let (source_id, format) = ([entry.path.as_bytes()], [format.as_bytes()]);
+        let (width, height) = ([i64::from(*width)], [i64::from(*height)]);
+        let mut features = vec![
+            ("image/encoded", Value::Bytes(&encoded)),
+            ("image/format", Value::Bytes(&format)),
+            ("image/filename", Value::Bytes(&file_name)),
+            ("image/source_id", Value::Bytes(&source_id)),
+            ("image/width", Value::Int64(&width)),
+            ("image/height", Value::Int64(&height)),
+            ("image/object/bbox/xmin", Value::Float32(&xmin)),
+            ("image/object/bbox/ymin", Value::Float32(&ymin)),
+            ("image/object/bbox/xmax", Value::Float32(&xmax)),
+            ("image/object/bbox/ymax", Value::Float32(&ymax)),
+            ("image/object/class/text", Value::Bytes(&names)),
+            ("image/object/class/label", Value::Int64(&labels)),
+            ("image/object/difficult", Value::Int64(&difficult)),
+            ("image/object/truncated", Value::Int64(&truncated)),
+        ];
+        let label = self.list.label(index);
+        let number = label.map(|(label, _)| [label]);
+        let name = label.and_then(|(_, name)| name).map(|name| [name.as_bytes()]);
+        if let Some(name) = &name {
+            features.push(("image/class/text", Value::Bytes(name)));
+        }
+        if let Some(number) = &number {
+            features.push(("image/class/label", Value::Int64(number)));
+        }
+        encode_example(&features, out);
+        Ok(())
+    }
+}
+
+/// Format and size of an image, by its header.
+fn look_at(path: &Path, bytes: &[u8]) -> Result<(&'static str, Size), Problem> {
+    let decoding = Decoding { channels: 3, depth: Depth::Eight, jpeg: JpegDecoder::Zune };
+    let failed = |error| {
+        Problem::failed(format!("{}: {error}", path.display()))
+            .hint("leave it out of the list, or write it anew as JPEG or PNG")
+    };
+    let size = Encoded::open(bytes, decoding).map_err(failed)?.size();
+    Ok((if bytes.starts_with(&[0xff, 0xd8]) { "jpeg" } else { "png" }, size))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The annotation of an image: of the same name, in the folder of annotations.
+fn annotation_of(folder: &Path, image: &str) -> PathBuf {
+    let name = Path::new(image).file_stem().unwrap_or_default();
+    let mut name = name.to_os_string();
+    name.push(".xml");
+    folder.join(name)
+}
+
+/// Reads an annotation; returns its bytes, too.
+fn read_annotation(path: &Path) -> anyhow::Result<(Annotation, u64)> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let annotation = Annotation::parse(&bytes).map_err(|fault: Fault| {
+        Problem::failed(format!("{}: {fault}", path.display()))
+            .hint("mend the annotation, or leave its image out of the list")
+    })?;
+    Ok((annotation, bytes.len() as u64))
+}
+
+fn read_classes(path: &Path) -> anyhow::Result<Vec<String>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let mut seen = BTreeSet::new();
+    let mut names = Vec::new();
+    for (index, name) in lines {
+        if !seen.insert(name) {
+            let what = format!("{}: line {}: `{name}` is there twice", path.display(), index + 1);
+            return Err(Problem::failed(what).hint("name each class once").into());
+        }
+        names.push(name.to_owned());
+    }
+    Ok(names)
+}
+
+/// The numbers of classes.
+fn number(classes: &[String]) -> BTreeMap<String, i64> {
+    classes.iter().cloned().zip(FIRST_CLASS..).collect()
+}
+
+fn check_classes(
+    path: &Path,
+    annotation: &Annotation,
+    known: &BTreeMap<String, i64>,
+) -> Result<(), Problem> {
+    match annotation.objects.iter().find(|object| !known.contains_key(&object.name)) {
+        None => Ok(()),
+        Some(object) => {
+            let what = format!(
+                "{}: line {}: class `{}` is not in --classes",
+                path.display(),
+                object.line,
+                object.name
+            );
+            Err(Problem::failed(what).hint("add it to that file, or mend the annotation"))
+        }
+    }
+}

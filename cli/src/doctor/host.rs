@@ -1,0 +1,176 @@
+//! What the host itself is like: its disk, its memory, its limits, its devices.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, statvfs};
+use rustix::process::{Resource, getrlimit};
+use shardfeed_agent::default_budget_bytes;
+use shardfeed_device::device_count;
+
+use super::{Check, Verdict};
+use crate::output;
+
+/// Writes that are timed.
+const SYNCS: usize = 40;
+
+/// A log entry of some size.
+const ENTRY: [u8; 4096] = [7; 4096];
+
+/// A leader's heartbeats are 100 ms apart: a disk that needs longer than a part of that for an entry delays
+/// every command, and one that needs as long as an election costs elections.
+const SLOW: Duration = Duration::from_millis(25);
+const TOO_SLOW: Duration = Duration::from_millis(300);
+
+/// A worker with many files and trainers needs some thousand.
+const DESCRIPTORS_MIN: u64 = 4_096;
+
+/// Less than this is soon full of indexes.
+const CACHE_ROOM_MIN: u64 = 256 << 20;
+
+/// How long the disk takes to make a log entry durable.
+pub(super) fn fsync(folder: &Path) -> Check {
+    const NAME: &str = "fsync";
+    let path = folder.display();
+    match sync_times(folder) {
+        Ok(mut times) => {
+            times.sort_unstable();
+            let at = |part: usize| times[(times.len() - 1) * part / 100];
+            let (middle, slowest) = (at(50), at(100));
+            let ms = |time: Duration| time.as_secs_f64() * 1e3;
+            let found = format!(
+                "{path}: {:.1} ms for 4 KiB, {:.1} ms the slowest of {SYNCS}",
+                ms(middle),
+                ms(slowest)
+            );
+            match (middle, slowest) {
+                (_, slowest) if slowest >= TOO_SLOW => Check::new(NAME, Verdict::Fail, found)
+                    .hint("put a coordinator's data on another disk: this one costs elections"),
+                (middle, _) if middle >= SLOW => Check::new(NAME, Verdict::Warn, found)
+                    .hint("every command waits for it; a local SSD needs a millisecond"),
+                _ => Check::new(NAME, Verdict::Ok, found),
+            }
+        }
+        Err(error) => Check::new(NAME, Verdict::Fail, format!("{path}: {error}"))
+            .hint("name a folder that this user may write to: --data DIR"),
+    }
+}
+
+fn sync_times(folder: &Path) -> io::Result<Vec<Duration>> {
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let once = |_| {
+        file.write_all(&ENTRY)?;
+        let begun = Instant::now();
+        file.as_file().sync_data()?;
+        Ok(begun.elapsed())
+    };
+    (0..SYNCS).map(once).collect()
+}
+
+/// Whether batches can be handed over: memory without a name that can be sealed.
+pub(super) fn memfd() -> Check {
+    let sealed = || -> rustix::io::Result<()> {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+        let memory = memfd_create("shardfeed-doctor", flags)?;
+        ftruncate(&memory, 1 << 20)?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)
+    };
+    match sealed() {
+        Ok(()) => {
+            let found = "sealed memory can be made; nothing in /dev/shm is needed";
+            Check::new("shared memory", Verdict::Ok, found)
+        }
+        Err(error) => Check::new("shared memory", Verdict::Fail, format!("memfd_create: {error}"))
+            .hint("a seccomp profile forbids it; workers cannot hand batches over without"),
+    }
+}
+
+/// Whether enough files may be open.
+pub(super) fn descriptors() -> Check {
+    let limit = getrlimit(Resource::Nofile).current;
+    let found = match limit {
+        Some(limit) => format!("{} files may be open", output::count(limit)),
+        None => "any number of files may be open".to_owned(),
+    };
+    match limit.is_none_or(|limit| limit >= DESCRIPTORS_MIN) {
+        true => Check::new("descriptors", Verdict::Ok, found),
+        false => Check::new("descriptors", Verdict::Warn, found).hint("raise `ulimit -n`"),
+    }
+}
+
+/// What a worker would take.
+pub(super) fn memory() -> Check {
+    let budget = default_budget_bytes();
+    let found = format!("a worker takes {} if nobody says otherwise", output::size(budget));
+    match budget >= 64 << 20 {
+        true => Check::new("memory", Verdict::Ok, found),
+        false => Check::new("memory", Verdict::Warn, found)
+            .hint("give --memory-budget, or the container more memory"),
+    }
+}
+
+/// Whether indexes can be kept.
+pub(super) fn cache() -> Check {
+    const NAME: &str = "index cache";
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = match set("SHARDFEED_CACHE_DIR") {
+        Some(folder) if folder.as_os_str() == "off" => {
+            let found = "off: every start scans all files anew";
+            return Check::new(NAME, Verdict::Note, found);
+        }
+        Some(folder) => Some(folder),
+        None => set("XDG_CACHE_HOME")
+            .or_else(|| Some(set("HOME")?.join(".cache")))
+            .map(|folder| folder.join("shardfeed")),
+    };
+    let Some(folder) = folder else {
+        return Check::new(NAME, Verdict::Warn, "neither HOME nor SHARDFEED_CACHE_DIR is set")
+            .hint("without a cache every start scans all files anew");
+    };
+    let path = folder.display();
+    // What is not there yet is made in its first parent that is.
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let usable =
+        tempfile::NamedTempFile::new_in(there).map(drop).and_then(|()| Ok(statvfs(there)?));
+    match usable {
+        Ok(found) => {
+            let room = found.f_bavail.saturating_mul(found.f_frsize);
+            let told = format!("{path}: room for {}", output::size(room));
+            match room >= CACHE_ROOM_MIN {
+                true => Check::new(NAME, Verdict::Ok, told),
+                false => Check::new(NAME, Verdict::Warn, told).hint("free some space"),
+            }
+        }
+        Err(error) => Check::new(NAME, Verdict::Warn, format!("{path}: {error}"))
+            .hint("set SHARDFEED_CACHE_DIR to a folder that this user may write to"),
+    }
+}
+
+/// Whether `device="cuda:0"` is possible.
+pub(super) fn gpu() -> Check {
+    match device_count() {
+        Ok(0) => Check::new("GPU", Verdict::Note, "the driver has no device"),
+        Ok(count) => Check::new("GPU", Verdict::Ok, output::counted(count as u64, "CUDA device")),
+        Err(error) => Check::new("GPU", Verdict::Note, error.to_string())
+            .hint("only device=\"cuda:N\" needs one"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_fails_with_its_name() {
+        let check = fsync(Path::new("/nowhere/at/all"));
+        assert_eq!(check.verdict, Verdict::Fail);
+        assert!(check.found.starts_with("/nowhere/at/all: "), "{}", check.found);
+        let folder = tempfile::tempdir().unwrap();
+        let found = fsync(folder.path()).found;
+        assert!(found.ends_with("the slowest of 40"), "{found}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,222 @@
+//! What monitoring sees of a worker: the trainers' waits first, then where the time went. Labels are
+//! jobs and ranks, never shards.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use shardfeed_agent::{RankReport, Spent, WorkerReport};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RankLabels {
+    job: String,
+    rank: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabels {
+    job: String,
+    rank: u64,
+    stage: &'static str,
+}
+
+type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
+
+/// All of it as text.
+pub(super) fn text(report: &WorkerReport) -> String {
+    let mut registry = Registry::with_prefix("shardfeed");
+    of_trainers(&mut registry, &report.ranks);
+    of_stages(&mut registry, &report.ranks);
+    of_worker(registry.sub_registry_with_prefix("worker"), report);
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+/// A rank, and what was spent since its reading began.
+fn accounts(ranks: &[RankReport]) -> impl Iterator<Item = (RankLabels, Spent)> {
+    ranks.iter().filter_map(|served| {
+        let labels = RankLabels { job: served.job.clone(), rank: served.rank };
+        Some((labels, served.account?.since_start))
+    })
+}
+
+fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
+    let (wait, work) = (Seconds::<RankLabels>::default(), Seconds::<RankLabels>::default());
+    let waiting = Family::<RankLabels, Gauge<f64, AtomicU64>>::default();
+    let whole = Family::<RankLabels, Counter>::default;
+    let (batches, samples, bytes) = (whole(), whole(), whole());
+    let number = Family::<RankLabels, Gauge>::default;
+    let (epoch, step, ready) = (number(), number(), number());
+    for (labels, spent) in accounts(ranks) {
+        wait.get_or_create(&labels).inc_by(seconds(spent.wait_us));
+        work.get_or_create(&labels).inc_by(seconds(spent.work_us));
+        batches.get_or_create(&labels).inc_by(spent.batches);
+        samples.get_or_create(&labels).inc_by(spent.samples);
+        bytes.get_or_create(&labels).inc_by(spent.batch_bytes);
+    }
+    for served in ranks {
+        let labels = RankLabels { job: served.job.clone(), rank: served.rank };
+        epoch.get_or_create(&labels).set(served.epoch as i64);
+        step.get_or_create(&labels).set(served.step as i64);
+        ready.get_or_create(&labels).set(served.ready as i64);
+        if let Some(us) = served.account.and_then(|account| account.waiting_us) {
+            waiting.get_or_create(&labels).set(seconds(us));
+        }
+    }
+    let trainer = registry.sub_registry_with_prefix("trainer");
+    let timed = |registry: &mut Registry, name, help, metric| {
+        registry.register_with_unit(name, help, Unit::Seconds, metric);
+    };
+    timed(trainer, "wait", "Time that the trainer waited for batches", wait);
+    timed(trainer, "work", "Time that the trainer worked", work);
+    let (name, help) = ("waiting", "How long the trainer has waited for its next batch by now");
+    trainer.register_with_unit(name, help, Unit::Seconds, waiting);
+    trainer.register("batches", "Batches that the trainer took", batches);
+    trainer.register("samples", "Samples in them, padding counted", samples);
+    trainer.register_with_unit("batch", "Size of these batches", Unit::Bytes, bytes);
+    trainer.register("epoch", "Epoch of the first step that was not consumed", epoch);
+    trainer.register("step", "First step of the epoch that was not consumed", step);
+    trainer.register("ready_batches", "Batches that wait for the trainer", ready);
+}
+
+fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
+    let stages = Seconds::<StageLabels>::default();
+    let whole = Family::<RankLabels, Counter>::default;
+    let (stored, store_bytes, cached) = (whole(), whole(), whole());
+    let (requests, retries) = (whole(), whole());
+    for (labels, spent) in accounts(ranks) {
+        for (stage, us) in by_stage(&spent) {
+            let RankLabels { job, rank } = labels.clone();
+            stages.get_or_create(&StageLabels { job, rank, stage }).inc_by(seconds(us));
+        }
+        stored.get_or_create(&labels).inc_by(spent.stored_bytes);
+        store_bytes.get_or_create(&labels).inc_by(spent.store_bytes);
+        cached.get_or_create(&labels).inc_by(spent.cached_bytes);
+        requests.get_or_create(&labels).inc_by(spent.store_requests);
+        retries.get_or_create(&labels).inc_by(spent.store_retries);
+    }
+    let worker = registry.sub_registry_with_prefix("worker");
+    let help =
+        "Time by what it went into; that of reading and computing threads is summed over threads";
+    worker.register_with_unit("stage", help, Unit::Seconds, stages);
+    let sized = [
+        ("read", "Read of shards, before inflating", stored),
+        ("store_read", "Came from object stores and web servers", store_bytes),
+        ("cache_read", "Came from what this host had kept of them", cached),
+    ];
+    for (name, help, metric) in sized {
+        worker.register_with_unit(name, help, Unit::Bytes, metric);
+    }
+    worker.register("store_requests", "Requests to object stores and web servers", requests);
+    worker.register("store_retries", "Of these, made again after one failed", retries);
+}
+
+fn by_stage(spent: &Spent) -> [(&'static str, u64); 10] {
+    [
+        ("fill", spent.fill_us),
+        ("read_wait", spent.read_wait_us),
+        ("gather", spent.gather_us),
+        ("grant", spent.grant_us),
+        ("room", spent.room_us),
+        ("confirm", spent.confirm_us),
+        ("storage", spent.storage_us),
+        ("inflate", spent.inflate_us),
+        ("parse", spent.parse_us),
+        ("write", spent.write_us),
+    ]
+}
+
+fn of_worker(registry: &mut Registry, report: &WorkerReport) {
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The release", build);
+    let gauges = [
+        ("connected", "1 while the coordinator knows this worker", report.session.is_some().into()),
+        ("draining", "1 while trainers are handed over", report.is_draining.into()),
+        ("trainers", "Trainers that are connected", report.trainers),
+        ("ranks", "Ranks that are served", report.ranks.len() as u64),
+    ];
+    for (name, help, value) in gauges {
+        registry.register(name, help, gauge(value));
+    }
+    let sized = [
+        ("memory_budget", "Memory for records and batches", report.budget_bytes),
+        ("memory_budget_left", "Of it, what no rank has", report.budget_left_bytes),
+    ];
+    for (name, help, value) in sized {
+        registry.register_with_unit(name, help, Unit::Bytes, gauge(value));
+    }
+    if let Some(age) = report.confirmed {
+        let metric = Gauge::<f64, AtomicU64>::default();
+        metric.set(age.as_secs_f64());
+        let help = "Time since the coordinator last confirmed the session";
+        registry.register_with_unit("session_age", help, Unit::Seconds, metric);
+    }
+}
+
+fn gauge(value: u64) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(value as i64);
+    gauge
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_agent::Account;
+
+    use super::*;
+
+    fn report() -> WorkerReport {
+        let since_start =
+            Spent { wait_us: 1_500_000, batches: 7, parse_us: 250_000, ..Spent::default() };
+        let account = Account { since_start, waiting_us: Some(2_000_000), ..Account::default() };
+        let rank = |rank, account| RankReport {
+            job: "a \"job\"".into(),
+            rank,
+            generation: 1,
+            epoch: 2,
+            step: 3,
+            ready: 4,
+            account,
+        };
+        WorkerReport {
+            session: Some(9),
+            has_joined: true,
+            refused: None,
+            confirmed: None,
+            is_draining: false,
+            trainers: 2,
+            budget_bytes: 1 << 30,
+            budget_left_bytes: 5,
+            ranks: vec![rank(0, Some(account)), rank(1, None)],
+        }
+    }
+
+    #[test]
+    fn the_trainers_wait_is_there_for_each_rank_that_told() {
+        let text = text(&report());
+        for line in [
+            r#"shardfeed_trainer_wait_seconds_total{job="a \"job\"",rank="0"} 1.5"#,
+            r#"shardfeed_trainer_waiting_seconds{job="a \"job\"",rank="0"} 2.0"#,
+            r#"shardfeed_trainer_batches_total{job="a \"job\"",rank="0"} 7"#,
+            r#"shardfeed_trainer_step{job="a \"job\"",rank="1"} 3"#,
+            r#"shardfeed_worker_stage_seconds_total{job="a \"job\"",rank="0",stage="parse"} 0.25"#,
+            "shardfeed_worker_connected 1",
+            "shardfeed_worker_memory_budget_bytes 1073741824",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains(r#"wait_seconds_total{job="a \"job\"",rank="1"}"#), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

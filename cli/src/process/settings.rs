@@ -1,0 +1,268 @@
+//! `shardfeed config`: what the options of a process are, and who said so.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, FromArgMatches, Subcommand, ValueEnum};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shardfeed_agent::default_budget_bytes;
+use shardfeed_coordinator::CoordinatorOptions;
+use shardfeed_embedded::default_worker_socket;
+use toml::{Table, Value};
+
+use super::config;
+use super::coordinator::CoordinatorFlags;
+use super::worker::{self, WorkerConfig, host_name};
+use crate::error::Problem;
+use crate::output::{self, Format, Grid, Report};
+
+const VALIDATE_ABOUT: &str = "\
+Check a file of options, with the environment, as `start` would
+
+It touches no folder and no network. What is wrong is named with its option, or its line.";
+
+const SHOW_ABOUT: &str = "\
+Show every option of a process, and with --origin who said it
+
+The environment (SHARDFEED_COORDINATOR__LISTEN, SHARDFEED_WORKER__NAME, ...) wins over FILE, and both over \
+the defaults; flags of `start` win over all of them. Lists are written with commas there.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed config validate coordinator /etc/shardfeed/coordinator.toml
+  shardfeed config show worker /etc/shardfeed/worker.toml --origin";
+
+/// What can be done with options.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check a file of options, with the environment, as `start` would
+    #[command(long_about = VALIDATE_ABOUT, after_help = EXAMPLES)]
+    Validate(FileArgs),
+    /// Show every option of a process
+    #[command(long_about = SHOW_ABOUT, after_help = EXAMPLES)]
+    Show(ShowArgs),
+}
+
+/// Whose options they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Process {
+    Coordinator,
+    Worker,
+}
+
+/// Arguments of `config validate`.
+#[derive(Debug, Args)]
+pub(crate) struct FileArgs {
+    /// Whose options
+    #[arg(value_enum)]
+    process: Process,
+    /// TOML file, as for `start --config`; without it only the environment is read
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Arguments of `config show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    of: FileArgs,
+    /// Say where each value is from: default, file, environment
+    #[arg(long)]
+    origin: bool,
+}
+
+/// A file that is right.
+#[derive(Debug, Serialize)]
+struct ValidReport {
+    process: &'static str,
+    file: Option<String>,
+    is_valid: bool,
+}
+
+/// The options of a process.
+#[derive(Debug, Serialize)]
+struct OptionsReport {
+    options: Vec<OptionReport>,
+    #[serde(skip)]
+    shows_origin: bool,
+}
+
+/// An option.
+#[derive(Debug, Serialize)]
+struct OptionReport {
+    option: String,
+    /// `null`: it has none of its own, `default` says what happens.
+    value: Option<Value>,
+    origin: Origin,
+    /// What stands in for a value that nobody gave, where that is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default: Option<&'static str>,
+}
+
+/// Who said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Origin {
+    Default,
+    File,
+    Environment,
+}
+
+impl ConfigCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        match self {
+            Self::Validate(args) => {
+                let file = args.file.as_deref();
+                match args.process {
+                    Process::Coordinator => coordinator(file)?.validate().map_err(|error| {
+                        Problem::usage(match file {
+                            Some(file) => format!("{}: {error}", file.display()),
+                            None => error.to_string(),
+                        })
+                    })?,
+                    Process::Worker => drop(worker::options(&settings::<WorkerConfig, _>(
+                        file,
+                        &environment::<WorkerConfig>()?,
+                    )?)?),
+                }
+                Ok(format.print(&ValidReport {
+                    process: args.process.name(),
+                    file: file.map(|file| file.display().to_string()),
+                    is_valid: true,
+                })?)
+            }
+            Self::Show(args) => Ok(format.print(&show(args)?)?),
+        }
+    }
+}
+
+impl Process {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Coordinator => "coordinator",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+fn coordinator(file: Option<&Path>) -> anyhow::Result<CoordinatorOptions> {
+    settings(file, &environment::<CoordinatorFlags>()?)
+}
+
+fn settings<T: DeserializeOwned, F: Serialize>(
+    file: Option<&Path>,
+    flags: &F,
+) -> anyhow::Result<T> {
+    config::read(file, flags)
+}
+
+/// What the environment says of the flags of a process.
+fn environment<T: Args + FromArgMatches>() -> anyhow::Result<T> {
+    let refused = |error: clap::Error| {
+        let said = error.to_string();
+        let said = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Problem::usage(format!("in the environment: {said}"))
+            .hint("`shardfeed config show --help` says how the variables are named")
+    };
+    let command = T::augment_args(Command::new("shardfeed")).no_binary_name(true);
+    let matches = command.try_get_matches_from(std::iter::empty::<&str>()).map_err(refused)?;
+    Ok(T::from_arg_matches(&matches).map_err(refused)?)
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
+    let file = args.of.file.as_deref();
+    let given = file.map(config::load).transpose()?.unwrap_or_default();
+    let (defaults, others, said) = match args.of.process {
+        Process::Coordinator => {
+            let said = Table::try_from(environment::<CoordinatorFlags>()?)?;
+            let mut whole = Table::try_from(CoordinatorOptions::new(""))?;
+            let defaults = whole.clone();
+            whole.extend(given.clone());
+            // Says what is wrong with a value, or with a name.
+            config::typed::<CoordinatorOptions>(file, whole)?;
+            (defaults, &COORDINATOR_OTHERS[..], said)
+        }
+        Process::Worker => {
+            let said = Table::try_from(environment::<WorkerConfig>()?)?;
+            config::typed::<WorkerConfig>(file, given.clone())?;
+            (worker_defaults(), &WORKER_OTHERS[..], said)
+        }
+    };
+    let names = defaults.keys().map(String::as_str).chain(others.iter().map(|(name, _)| *name));
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    let option = |name: &str| {
+        let found = [
+            (Origin::Environment, said.get(name)),
+            (Origin::File, given.get(name)),
+            (Origin::Default, defaults.get(name)),
+        ];
+        let found = found.into_iter().find_map(|(origin, value)| Some((origin, value?.clone())));
+        let (origin, value) = match found {
+            Some((origin, value)) => (origin, Some(value)),
+            None => (Origin::Default, None),
+        };
+        let instead = others.iter().find(|(other, _)| *other == name).map(|(_, text)| *text);
+        let default = instead.filter(|_| value.is_none());
+        OptionReport { option: name.to_owned(), value, origin, default }
+    };
+    let options = names.into_iter().map(option).collect();
+    Ok(OptionsReport { options, shows_origin: args.origin })
+}
+
+/// Options that have no value where nobody gives one.
+const COORDINATOR_OTHERS: [(&str, &str); 1] = [("advertise", "what `peers` says, else `listen`")];
+
+const WORKER_OTHERS: [(&str, &str); 6] = [
+    ("coordinator", "required"),
+    ("threads", "chosen as it goes, within the cores"),
+    ("cache-dir", "SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed"),
+    ("socket-gid", "the worker's"),
+    ("http", "none is served"),
+    ("cluster-id", "the one that answers first"),
+];
+
+/// What a worker takes where nobody says otherwise.
+fn worker_defaults() -> Table {
+    let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    Table::from_iter([
+        ("socket".to_owned(), Value::String(default_worker_socket().display().to_string())),
+        ("name".to_owned(), Value::String(host_name())),
+        ("memory-budget".to_owned(), number(default_budget_bytes())),
+        ("cache-bytes".to_owned(), number(0)),
+        ("allow-uid".to_owned(), Value::Array(vec![])),
+        ("allow-gid".to_owned(), Value::Array(vec![])),
+    ])
+}
+
+impl Report for ValidReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let of = self.file.as_deref().unwrap_or("the environment");
+        writeln!(out, "{}: valid options of a {}", output::printable(of), self.process)
+    }
+}
+
+impl Report for OptionsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("options", "option"));
+
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = ["OPTION", "VALUE", "ORIGIN"];
+        let shown = if self.shows_origin { 3 } else { 2 };
+        let mut grid = Grid::new(&columns[..shown]);
+        for OptionReport { option, value, origin, default } in &self.options {
+            let value = match (value, default) {
+                (Some(value), _) => serde_json::to_string(value).unwrap_or_default(),
+                (None, text) => format!("({})", text.unwrap_or("none")),
+            };
+            let origin = match origin {
+                Origin::Default => "default",
+                Origin::File => "file",
+                Origin::Environment => "environment",
+            };
+            let cells = [option.clone(), value, origin.to_owned()];
+            grid.row(cells.into_iter().take(shown));
+        }
+        write!(out, "{grid}")
+    }
+}

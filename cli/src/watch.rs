@@ -1,0 +1,39 @@
+//! `-w`: a view again and again.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use crate::error::{Exit, Problem, exit_of, report};
+use crate::output::StdoutError;
+use crate::{Cli, run};
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Clears a terminal and goes to its first line.
+const CLEAR: &[u8] = b"\x1b[2J\x1b[H";
+
+/// Runs a view until Ctrl-C, or until nobody reads it. Coordinators that do not answer for a while are
+/// told of and asked again.
+///
+/// # Errors  The command changes something, or what it shows is not there.
+pub(crate) fn run_again(cli: &Cli) -> anyhow::Result<()> {
+    if !cli.noun.is_view() {
+        return Err(Problem::usage("--watch is for what only shows")
+            .hint("leave it out, or use `shardfeed wait`")
+            .into());
+    }
+    let is_terminal = io::stdout().is_terminal();
+    loop {
+        if is_terminal {
+            io::stdout().write_all(CLEAR).map_err(StdoutError::Write)?;
+        }
+        if let Err(error) = run(cli) {
+            if exit_of(&error) != Exit::NoLeader {
+                return Err(error);
+            }
+            report(&error);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,397 @@
+//! What happened, as the commands that were carried out tell it: the last things, for people.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bound::EVENTS_KEPT;
+use crate::command::{Cordon, SessionId};
+use crate::hold::Hold;
+use crate::session::EndReason;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number: they count up from 1, on every node the same.
+    pub number: u64,
+    /// Log index of the command that made it happen.
+    pub index: u64,
+    /// When, by the state's clock, Unix ms.
+    pub at_ms: u64,
+    /// Who asked for it.
+    pub principal: String,
+    /// What.
+    pub what: Happening,
+}
+
+/// What can happen. Grants to ranks of dynamic jobs are not among it: there may be thousands a second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Happening {
+    /// A worker began a session.
+    WorkerJoined {
+        /// Its name.
+        worker: String,
+        /// The session.
+        session: SessionId,
+        /// Host that it runs on.
+        host: String,
+        /// Version of its software.
+        version: String,
+    },
+    /// A worker's session ended.
+    WorkerEnded {
+        /// Its name.
+        worker: String,
+        /// The session.
+        session: SessionId,
+        /// Why.
+        reason: EndReason,
+    },
+    /// Ranks lost their worker by that.
+    RanksUnserved {
+        /// The job.
+        job: String,
+        /// The generation.
+        generation: u64,
+        /// Which, ascending.
+        ranks: Vec<u64>,
+        /// The worker.
+        worker: String,
+        /// Why.
+        reason: EndReason,
+    },
+    /// A worker may get less, or everything again.
+    WorkerCordoned {
+        /// Its name.
+        worker: String,
+        /// What it may get.
+        state: Cordon,
+    },
+    /// A dataset was named.
+    DatasetAdded {
+        /// Its name.
+        dataset: String,
+    },
+    /// Its files were found.
+    DatasetListed {
+        /// Its name.
+        dataset: String,
+        /// Files.
+        files: u64,
+        /// Bytes of these.
+        bytes: u64,
+    },
+    /// It may be used.
+    DatasetReady {
+        /// Its name.
+        dataset: String,
+        /// Shards.
+        shards: u64,
+        /// Records.
+        records: u64,
+    },
+    /// It cannot be used.
+    DatasetFailed {
+        /// Its name.
+        dataset: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// It was forgotten.
+    DatasetRemoved {
+        /// Its name.
+        dataset: String,
+    },
+    /// A job was named.
+    JobRegistered {
+        /// Its name.
+        job: String,
+        /// Dataset that it reads; empty: one without a name.
+        dataset: String,
+    },
+    /// It was forgotten.
+    JobRemoved {
+        /// Its name.
+        job: String,
+    },
+    /// Somebody holds it, or lets it go on.
+    JobHeld {
+        /// Its name.
+        job: String,
+        /// How; `None`: it goes on.
+        hold: Option<Hold>,
+    },
+    /// A generation began, by its first rank.
+    GenerationOpened {
+        /// The job.
+        job: String,
+        /// Its number.
+        generation: u64,
+        /// Its run.
+        run: String,
+        /// Data-parallel ranks.
+        world_size: u64,
+        /// The rank.
+        rank: u64,
+        /// Where it begins.
+        epoch: u64,
+        /// Where it begins.
+        step: u64,
+        /// The one that it goes on from by moves of its ranks, which stays valid; every other earlier one
+        /// ended.
+        moved_from: Option<u64>,
+    },
+    /// Its last rank joined.
+    GenerationComplete {
+        /// The job.
+        job: String,
+        /// Its number.
+        generation: u64,
+        /// Data-parallel ranks.
+        world_size: u64,
+    },
+    /// A rank is served again, or by another worker.
+    RankServed {
+        /// The job.
+        job: String,
+        /// The generation.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// By which worker.
+        worker: String,
+        /// First step that it has not consumed.
+        epoch: u64,
+        /// That step of the epoch.
+        step: u64,
+    },
+    /// A trainer was done with its rank.
+    RankEnded {
+        /// The job.
+        job: String,
+        /// The generation.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// First step that it has not consumed.
+        epoch: u64,
+        /// That step of the epoch.
+        step: u64,
+    },
+    /// Every rank has left an epoch.
+    EpochSealed {
+        /// The job.
+        job: String,
+        /// The generation.
+        generation: u64,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Workers met corrupt records for the first time, and skip them.
+    RecordsSkipped {
+        /// The job.
+        job: String,
+        /// How many.
+        records: u64,
+    },
+}
+
+/// The last events, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Events {
+    /// Number of the last one.
+    #[serde(default)]
+    last: u64,
+    #[serde(default)]
+    kept: VecDeque<Event>,
+    /// What the command that is carried out has brought so far.
+    #[serde(skip)]
+    told: Vec<Happening>,
+}
+
+impl Events {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last == 0
+    }
+
+    /// How many are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The command that is carried out brought this.
+    pub(crate) fn tell(&mut self, what: Happening) {
+        self.told.push(what);
+    }
+
+    /// The command is carried out, or refused: then nothing happened.
+    pub(crate) fn close(&mut self, index: u64, at_ms: u64, principal: &str, is_done: bool) {
+        let told = std::mem::take(&mut self.told);
+        for what in told.into_iter().filter(|_| is_done) {
+            self.last += 1;
+            let (number, principal) = (self.last, principal.to_owned());
+            self.kept.push_back(Event { number, index, at_ms, principal, what });
+        }
+        let too_many = self.kept.len().saturating_sub(EVENTS_KEPT);
+        self.kept.drain(..too_many);
+    }
+
+    /// Number of the last one, 0 if nothing has happened.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Those after a number.
+    pub(crate) fn after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
+        let first = self.kept.partition_point(|event| event.number <= number);
+        self.kept.range(first..)
+    }
+}
+
+impl Event {
+    /// Name of its kind, as in JSON.
+    pub fn kind(&self) -> &'static str {
+        match self.what {
+            Happening::WorkerJoined { .. } => "worker_joined",
+            Happening::WorkerEnded { .. } => "worker_ended",
+            Happening::RanksUnserved { .. } => "ranks_unserved",
+            Happening::WorkerCordoned { .. } => "worker_cordoned",
+            Happening::DatasetAdded { .. } => "dataset_added",
+            Happening::DatasetListed { .. } => "dataset_listed",
+            Happening::DatasetReady { .. } => "dataset_ready",
+            Happening::DatasetFailed { .. } => "dataset_failed",
+            Happening::DatasetRemoved { .. } => "dataset_removed",
+            Happening::JobRegistered { .. } => "job_registered",
+            Happening::JobRemoved { .. } => "job_removed",
+            Happening::JobHeld { .. } => "job_held",
+            Happening::GenerationOpened { .. } => "generation_opened",
+            Happening::GenerationComplete { .. } => "generation_complete",
+            Happening::RankServed { .. } => "rank_served",
+            Happening::RankEnded { .. } => "rank_ended",
+            Happening::EpochSealed { .. } => "epoch_sealed",
+            Happening::RecordsSkipped { .. } => "records_skipped",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, first_of_two, join};
+    use crate::{Change, StartRank, State};
+
+    fn kinds(state: &State) -> Vec<(u64, &'static str)> {
+        state.events_after(0).map(|event| (event.index, event.kind())).collect()
+    }
+
+    #[test]
+    fn what_commands_bring_is_told_in_their_order() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let start = first_of_two(session);
+        fixture.start_all(&start);
+        fixture.done(Change::ExpireSessions { sessions: vec![session] });
+        let other = fixture.join("v");
+        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
+        let back = StartRank { session: other, trainer: "t-0".into(), intent, ..start };
+        fixture.start(back.clone());
+        // By the same worker it is nothing to tell.
+        fixture.start(back);
+        let lease = fixture.lease(0);
+        fixture.done(Change::EndRank { lease });
+        expect![[r#"
+            [
+                (
+                    1,
+                    "worker_joined",
+                ),
+                (
+                    2,
+                    "dataset_added",
+                ),
+                (
+                    4,
+                    "dataset_listed",
+                ),
+                (
+                    7,
+                    "dataset_ready",
+                ),
+                (
+                    8,
+                    "job_registered",
+                ),
+                (
+                    9,
+                    "generation_opened",
+                ),
+                (
+                    10,
+                    "generation_complete",
+                ),
+                (
+                    11,
+                    "worker_ended",
+                ),
+                (
+                    11,
+                    "ranks_unserved",
+                ),
+                (
+                    12,
+                    "worker_joined",
+                ),
+                (
+                    13,
+                    "rank_served",
+                ),
+                (
+                    15,
+                    "rank_ended",
+                ),
+            ]
+        "#]]
+        .assert_debug_eq(&kinds(&fixture.state));
+        let numbers: Vec<u64> = fixture.state.events_after(9).map(|event| event.number).collect();
+        assert_eq!(numbers, [10, 11, 12]);
+        let unserved = fixture.state.events_after(8).next().unwrap();
+        let Happening::RanksUnserved { ranks, worker, reason, .. } = &unserved.what else {
+            panic!("{unserved:?}");
+        };
+        assert_eq!((ranks.as_slice(), worker.as_str()), (&[0, 1][..], "w"));
+        assert_eq!((*reason, unserved.principal.as_str()), (EndReason::Expired, "test"));
+    }
+
+    #[test]
+    fn a_refused_command_and_one_that_is_repeated_bring_nothing() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let before = fixture.state.last_event();
+        let odd = StartRank { world_size: 0, ..first_of_two(session) };
+        assert!(fixture.apply(Change::StartRank(odd)).is_err());
+        fixture.join("w");
+        assert_eq!(fixture.state.last_event(), before);
+        fixture.request("once", Change::JoinSession(join("v", "i1")));
+        fixture.request("once", Change::JoinSession(join("v", "i1")));
+        assert_eq!(fixture.state.last_event(), before + 1);
+    }
+
+    #[test]
+    fn the_last_ones_are_kept_and_go_with_the_snapshot() {
+        let mut fixture = Fixture::default();
+        for _ in 0..EVENTS_KEPT / 2 + 3 {
+            let session = fixture.state.applied() + 1;
+            let come = fixture.command(Change::JoinSession(join("a", "i")));
+            let go = fixture.command(Change::LeaveSession { session });
+            assert!(fixture.state.apply(session, &come).answer.is_ok());
+            assert!(fixture.state.apply(session + 1, &go).answer.is_ok());
+        }
+        let state = State::from_snapshot(&fixture.state.snapshot()).unwrap();
+        assert_eq!(state, fixture.state);
+        let kept: Vec<u64> = state.events_after(0).map(|event| event.number).collect();
+        assert_eq!((kept.len(), kept[0]), (EVENTS_KEPT, 7));
+        assert_eq!(state.last_event(), EVENTS_KEPT as u64 + 6);
+    }
+}

@@ -1,0 +1,217 @@
+//! Who had ranks before, and why not any more.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::dynamic::Piece;
+
+use crate::bound::{LEASES_KEPT, RETURNED_PIECES_KEPT, RETURNS_KEPT};
+use crate::command::{Fencing, SessionId};
+use crate::cursor::RankCursor;
+use crate::lease::RankLease;
+use crate::session::EndReason;
+
+/// A lease of a rank that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastLease {
+    /// Its token.
+    pub fencing: Fencing,
+    /// Session that had it.
+    pub session: SessionId,
+    /// Worker of that session.
+    pub worker: String,
+    /// Since when, Unix ms.
+    pub granted_ms: u64,
+    /// Until when, Unix ms.
+    pub ended_ms: u64,
+    /// Why it ended.
+    pub why: LeaseEnded,
+    /// The first step that the rank was known not to have consumed then.
+    pub cursor: RankCursor,
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseEnded {
+    /// Its worker left.
+    WorkerLeft,
+    /// Its worker's session was not renewed in time.
+    WorkerExpired,
+    /// Its worker started again.
+    WorkerReplaced,
+    /// Its trainer was done with the rank.
+    TrainerEnded,
+    /// Its trainer moved on to another generation.
+    TrainerMoved,
+    /// A trainer came back to the rank, by this worker or another one.
+    TrainerReturned,
+    /// Somebody cancelled the job.
+    JobCancelled,
+}
+
+impl From<EndReason> for LeaseEnded {
+    fn from(reason: EndReason) -> Self {
+        match reason {
+            EndReason::Left => Self::WorkerLeft,
+            EndReason::Expired => Self::WorkerExpired,
+            EndReason::Replaced => Self::WorkerReplaced,
+        }
+    }
+}
+
+/// The end of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseEnd {
+    pub(crate) at_ms: u64,
+    /// Its worker.
+    pub(crate) worker: String,
+    pub(crate) why: LeaseEnded,
+}
+
+/// The last leases of a rank that ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastLeases {
+    /// The last [`LEASES_KEPT`], oldest first.
+    pub kept: Vec<PastLease>,
+    /// How many there were before.
+    pub forgotten: u64,
+}
+
+impl PastLeases {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub(crate) fn file(&mut self, lease: &RankLease, cursor: RankCursor, end: &LeaseEnd) {
+        if self.kept.len() >= LEASES_KEPT {
+            self.kept.remove(0);
+            self.forgotten += 1;
+        }
+        self.kept.push(PastLease {
+            fencing: lease.fencing,
+            session: lease.session,
+            worker: end.worker.clone(),
+            granted_ms: lease.granted_ms,
+            ended_ms: end.at_ms,
+            why: end.why,
+            cursor,
+        });
+    }
+}
+
+/// What came back of a rank's list in a dynamic job, for others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
+    /// When, Unix ms.
+    pub at_ms: u64,
+    /// The rank that had it.
+    pub rank: u64,
+    /// Why.
+    pub why: Returned,
+    /// What.
+    pub pieces: Vec<Piece>,
+}
+
+/// Why pieces came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Returned {
+    /// Nobody served the rank any more.
+    Unserved,
+    /// Its worker was asked for them, for ranks that had nothing left or as it was draining.
+    AskedBack,
+    /// The rank went on to a later epoch without them.
+    Left,
+    /// The rank came from an earlier generation, and others have what it had.
+    TakenOver,
+}
+
+/// The last returns of an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Returns {
+    /// The last ones, oldest first.
+    pub kept: Vec<Return>,
+    /// How many there were before.
+    pub forgotten: u64,
+}
+
+impl Returns {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.forgotten == 0
+    }
+
+    pub(crate) fn file(&mut self, at_ms: u64, rank: u64, why: Returned, mut pieces: Vec<Piece>) {
+        if pieces.is_empty() {
+            return;
+        }
+        pieces.truncate(RETURNED_PIECES_KEPT);
+        self.kept.push(Return { at_ms, rank, why, pieces });
+        let count = |kept: &[Return]| kept.iter().map(|one| one.pieces.len()).sum::<usize>();
+        while self.kept.len() > RETURNS_KEPT || count(&self.kept) > RETURNED_PIECES_KEPT {
+            self.kept.remove(0);
+            self.forgotten += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, dynamic_job, first_of_two, taken};
+    use crate::{Change, StartRank};
+
+    #[test]
+    fn the_last_leases_of_a_rank_say_who_had_it_and_why_it_moved() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.now_ms = 100;
+        fixture.start(first_of_two(session));
+        fixture.report(0, 0, 3);
+        let mut session = session;
+        for round in 0..10 {
+            fixture.now_ms = 200 + round;
+            fixture.done(match round % 2 {
+                0 => Change::ExpireSessions { sessions: vec![session] },
+                _ => Change::LeaveSession { session },
+            });
+            session = fixture.join(&format!("w{round}"));
+            let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 3 };
+            fixture.start(StartRank { session, intent, ..first_of_two(session) });
+        }
+        let past = &fixture.current().ranks[&0].past;
+        assert_eq!((past.kept.len(), past.forgotten), (LEASES_KEPT, 2));
+        let first = &past.kept[0];
+        let told = (first.worker.as_str(), first.granted_ms, first.ended_ms, first.why);
+        assert_eq!(told, ("w1", 201, 202, LeaseEnded::WorkerExpired));
+        assert_eq!(first.cursor, RankCursor { epoch: 0, step: 3 });
+        assert_eq!(past.kept.last().unwrap().why, LeaseEnded::WorkerLeft);
+    }
+
+    #[test]
+    fn what_comes_back_of_a_list_is_remembered_with_its_reason() {
+        let (mut fixture, session) = dynamic_job(Tail::Uneven);
+        let other = fixture.join("v");
+        fixture.start(first_of_two(session));
+        fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(other) });
+        let granted = taken(&mut fixture, 0, 0, 20).pieces;
+        fixture.now_ms = 50;
+        fixture.done(Change::ExpireSessions { sessions: vec![session] });
+        let returns = &fixture.current().pools[&0].returns;
+        let back = Return { at_ms: 50, rank: 0, why: Returned::Unserved, pieces: granted };
+        assert_eq!((returns.kept.as_slice(), returns.forgotten), ([back].as_slice(), 0));
+    }
+
+    #[test]
+    fn returns_are_bounded_in_number_and_in_pieces() {
+        let piece = Piece { group: 1, from: 0, to: 2 };
+        let mut returns = Returns::default();
+        for _ in 0..RETURNS_KEPT + 3 {
+            returns.file(1, 0, Returned::Left, vec![piece]);
+        }
+        assert_eq!((returns.kept.len(), returns.forgotten), (RETURNS_KEPT, 3));
+        returns.file(1, 0, Returned::Left, vec![piece; RETURNED_PIECES_KEPT + 1]);
+        assert_eq!((returns.kept.len(), returns.kept[0].pieces.len()), (1, RETURNED_PIECES_KEPT));
+        returns.file(1, 0, Returned::Left, vec![]);
+        assert_eq!(returns.kept.len(), 1);
+    }
+}
