@@ -425,8 +425,8 @@ class Loader:
         sparse features as `tf.RaggedTensor` (splits int64) and `tf.SparseTensor`. TensorFlow must not shard it again:
         its AutoShard policy is OFF. Keras' `fit` takes it; batches are copied into TensorFlow's threads.
 
-        A pass that is left (`break`, `take()`) is gone on with by the next one: what TensorFlow had fetched ahead of the
-        last element used comes again, and `state_dict()` does not count it. Used is what came out of the dataset, or of
+        A pass that is left (`break`, `take()`) goes on in the next one: what TensorFlow had fetched ahead of the last
+        element used comes again, and `state_dict()` does not count it. Used is what came out of the dataset, or of
         what `map()`, `prefetch()`, `take()` and `with_options()` made of it. Other transformations (`batch()`, `repeat()`,
         `shuffle()`, a strategy of tf.distribute) use what they take.
 

@@ -161,7 +161,7 @@ AHEAD: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("ahead", AHEAD)
-def test_a_pass_that_was_left_is_gone_on_with(
+def test_a_pass_that_was_left_goes_on_in_the_next_one(
     files: str, ahead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was fetched ahead, all epochs come whole and in order, and the loader gave each batch out once."""
