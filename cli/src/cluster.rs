@@ -6,7 +6,7 @@ mod client;
 
 mod confirm;
 mod listing;
-mod words;
+pub(crate) mod words;
 
 pub(crate) mod batch;
 pub(crate) mod context;

@@ -32,6 +32,7 @@ mod trace;
 mod worker;
 
 mod shell;
+mod top;
 mod watch;
 
 use std::process::ExitCode;
@@ -128,6 +129,9 @@ enum Noun {
     Completion(shell::CompletionArgs),
     /// Write manual pages
     Man(shell::ManArgs),
+    /// Show the cluster live, on one screen
+    #[command(long_about = top::ABOUT)]
+    Top(top::TopArgs),
     /// Show the cluster as a whole
     Status(cluster::status::StatusArgs),
     /// Run a coordinator and a worker in one process, for a first try
@@ -216,6 +220,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Wait(command) => command.run(cli.output),
         Noun::Completion(args) => shell::completion(args),
         Noun::Man(args) => shell::man(args),
+        Noun::Top(args) => top::run(args),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use shardfeed_plan::Digest;
 use shardfeed_proto::common::v1::{JobIdentity, Mode};
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError};
 
 use super::confirm::Confirm;
 use super::listing::{self, Column, Shown, column, wide};
@@ -166,7 +167,7 @@ impl Report for Removed {
 }
 
 /// Jobs.
-pub(super) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
+pub(crate) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_jobs(wire::ListJobsRequest { context }).await
     });
@@ -177,6 +178,12 @@ pub(super) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
 pub(crate) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::Error {
     let known = list(client).map(|jobs| jobs.into_iter().map(|job| job.name).collect());
     naming(error, "jobs", job, known)
+}
+
+/// There is no such job; which there are.
+pub(crate) fn missing(client: &Client, job: &str) -> anyhow::Error {
+    let refusal = WireError::new(ErrorKind::NotFound, format!("there is no job `{job}`"));
+    explain(client, job, CallError::Refused(refusal))
 }
 
 impl JobArgs {

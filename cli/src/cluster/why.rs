@@ -11,6 +11,7 @@ use super::job::explain;
 use super::listing::{self, Column, Shown, column};
 use super::words::{NONE, text, word};
 use super::{Client, ClusterArgs};
+use crate::duration;
 use crate::output::{Format, Report};
 
 /// Ranks that are named in a sentence at most.
@@ -70,16 +71,30 @@ pub(crate) struct Told {
 /// Runs `why`.
 pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
-    let ranks = ranks(&client, &args.job)?;
-    Ok(format.print(&WhyReport::new(&args.job, ranks, args.all))?)
+    let (ranks, held) = ask(&client, &args.job)?;
+    Ok(format.print(&WhyReport::new(&args.job, ranks, held, args.all))?)
 }
 
-fn ranks(client: &Client, job: &str) -> anyhow::Result<Vec<wire::Rank>> {
-    let name = job.to_owned();
+/// What a job's ranks say, and who holds it.
+pub(crate) fn ask(
+    client: &Client,
+    job: &str,
+) -> anyhow::Result<(Vec<wire::Rank>, Option<wire::Held>)> {
+    let (name, again) = (job.to_owned(), job.to_owned());
     let answer = client.call(|mut admin, context| async move {
         admin.list_ranks(wire::ListRanksRequest { context, job: name }).await
     });
-    Ok(answer.map_err(|error| explain(client, job, error))?.ranks)
+    let ranks = answer.map_err(|error| explain(client, job, error))?.ranks;
+    let answer = client.call(|mut admin, context| async move {
+        admin.get_job(wire::GetJobRequest { context, job: again }).await
+    });
+    let known = answer.map_err(|error| explain(client, job, error))?.job;
+    Ok((ranks, known.and_then(|known| known.held)))
+}
+
+/// What limits a job, in one sentence.
+pub(crate) fn verdict(job: &str, ranks: &[wire::Rank], held: Option<wire::Held>) -> String {
+    WhyReport::new(job, ranks.to_vec(), held, false).sentence
 }
 
 impl RankReport {
@@ -100,11 +115,26 @@ impl RankReport {
 }
 
 impl WhyReport {
-    fn new(job: &str, ranks: Vec<wire::Rank>, all: bool) -> Self {
+    fn new(job: &str, ranks: Vec<wire::Rank>, held: Option<wire::Held>, all: bool) -> Self {
         let ranks: Vec<_> = ranks.into_iter().map(RankReport::new).collect();
-        let (limit, rank, sentence) = judge(job, &ranks);
+        let (limit, rank, sentence) = match held {
+            Some(held) => held_by(job, &held),
+            None => judge(job, &ranks),
+        };
         Self { job: job.to_owned(), limit, rank, sentence, ranks, all }
     }
+}
+
+/// Somebody holds the job: nothing else matters.
+fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
+    let limit = word(held.hold().as_str_name(), "HOLD_");
+    let wire::Held { principal, reason, age_ms, .. } = held;
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let sentence = format!(
+        "job `{job}` was {limit} by {principal} {} ago{reason}; `shardfeed job resume {job}` lets it go on",
+        duration::text(*age_ms)
+    );
+    (limit, None, sentence)
 }
 
 /// What limits the job, the rank that shows it, and why.

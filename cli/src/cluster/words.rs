@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 10;
 pub(super) const NONE: &str = "-";
 
 /// The word of an enum's name: `SHARD_STATE_DONE` is `done`.
-pub(super) fn word(name: &str, prefix: &str) -> String {
+pub(crate) fn word(name: &str, prefix: &str) -> String {
     match name.strip_prefix(prefix).unwrap_or(name) {
         "UNSPECIFIED" => "unknown".into(),
         word => word.to_ascii_lowercase(),
@@ -31,28 +31,28 @@ pub(super) fn digest(bytes: &[u8]) -> Option<Digest> {
 }
 
 /// A number, or that there is none.
-pub(super) fn number(number: Option<u64>) -> String {
+pub(crate) fn number(number: Option<u64>) -> String {
     number.map_or_else(|| NONE.into(), output::count)
 }
 
 /// A time, or that there is none.
-pub(super) fn time(ms: Option<u64>) -> String {
+pub(crate) fn time(ms: Option<u64>) -> String {
     ms.map_or_else(|| NONE.into(), duration::text)
 }
 
 /// A moment, UTC: as in logs.
-pub(super) fn clock(unix_ms: u64) -> String {
+pub(crate) fn clock(unix_ms: u64) -> String {
     let moment = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
     moment.map_or_else(|| NONE.into(), |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
 /// A text, or that there is none.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     if text.is_empty() { NONE.into() } else { text.to_owned() }
 }
 
 /// How much of a whole: rounded down, so that all of it is all.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return NONE.into();
     }

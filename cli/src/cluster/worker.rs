@@ -86,7 +86,7 @@ struct LeaseReport {
 
 /// Workers.
 /// - `all`: also those that are gone.
-pub(super) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, CallError> {
+pub(crate) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_workers(wire::ListWorkersRequest { context, all }).await
     });

@@ -42,6 +42,7 @@ fn of_the_program() {
               wait         Wait until something is so: a leader, a dataset, a worker, the end of an epoch
               completion   Write what a shell needs to complete this command
               man          Write manual pages
+              top          Show the cluster live, on one screen
               status       Show the cluster as a whole
               up           Run a coordinator and a worker in one process, for a first try
               help         Print this message or the help of the given subcommand(s)

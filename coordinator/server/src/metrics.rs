@@ -52,6 +52,7 @@ pub(crate) enum Rpc {
     GetBatch,
     ListEvents,
     GetShardHistory,
+    GetEpochMap,
     Introduce,
     Exchange,
     PushChunk,

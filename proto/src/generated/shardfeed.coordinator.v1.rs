@@ -1256,6 +1256,48 @@ pub struct ShardReturn {
     #[prost(uint64, tag = "6")]
     pub samples: u64,
 }
+/// How the shards of an epoch stand, in as many cells as somebody can look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetEpochMapRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    /// the current one if it is missing
+    #[prost(uint64, optional, tag = "3")]
+    pub epoch: ::core::option::Option<u64>,
+    /// at most; 1 to 10,000
+    #[prost(uint64, tag = "4")]
+    pub cells: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetEpochMapResponse {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    #[prost(uint64, tag = "3")]
+    pub shards: u64,
+    /// in manifest order, each of as many shards, the last one of those that are left
+    #[prost(message, repeated, tag = "4")]
+    pub cells: ::prost::alloc::vec::Vec<get_epoch_map_response::Cell>,
+}
+/// Nested message and enum types in `GetEpochMapResponse`.
+pub mod get_epoch_map_response {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Cell {
+        #[prost(uint64, tag = "1")]
+        pub pending: u64,
+        #[prost(uint64, tag = "2")]
+        pub leased: u64,
+        #[prost(uint64, tag = "3")]
+        pub reading: u64,
+        #[prost(uint64, tag = "4")]
+        pub done: u64,
+        #[prost(uint64, tag = "5")]
+        pub skipped: u64,
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum MemberRole {
@@ -3734,6 +3776,35 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn get_epoch_map(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetEpochMapRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetEpochMapResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/GetEpochMap",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "GetEpochMap",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3904,6 +3975,13 @@ pub mod admin_service_server {
             request: tonic::Request<super::GetShardHistoryRequest>,
         ) -> std::result::Result<
             tonic::Response<super::GetShardHistoryResponse>,
+            tonic::Status,
+        >;
+        async fn get_epoch_map(
+            &self,
+            request: tonic::Request<super::GetEpochMapRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetEpochMapResponse>,
             tonic::Status,
         >;
     }
@@ -4962,6 +5040,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetShardHistorySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/GetEpochMap" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetEpochMapSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetEpochMapRequest>
+                    for GetEpochMapSvc<T> {
+                        type Response = super::GetEpochMapResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetEpochMapRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_epoch_map(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetEpochMapSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

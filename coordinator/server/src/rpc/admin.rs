@@ -9,15 +9,15 @@ use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
     AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
     CordonWorkerRequest, CordonWorkerResponse, GetBatchRequest, GetBatchResponse,
-    GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse, GetJobRequest,
-    GetJobResponse, GetShardHistoryRequest, GetShardHistoryResponse, GetStatusRequest,
-    GetStatusResponse, HoldJobRequest, HoldJobResponse, ListDatasetsRequest, ListDatasetsResponse,
-    ListEpochsRequest, ListEpochsResponse, ListEventsRequest, ListEventsResponse, ListJobsRequest,
-    ListJobsResponse, ListRanksRequest, ListRanksResponse, ListShardsRequest, ListShardsResponse,
-    ListWorkersRequest, ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest,
-    RemoveDatasetResponse, RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest,
-    RemoveMemberResponse, SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest,
-    TransferLeaderResponse,
+    GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse,
+    GetEpochMapRequest, GetEpochMapResponse, GetJobRequest, GetJobResponse, GetShardHistoryRequest,
+    GetShardHistoryResponse, GetStatusRequest, GetStatusResponse, HoldJobRequest, HoldJobResponse,
+    ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest, ListEpochsResponse,
+    ListEventsRequest, ListEventsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
+    ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
+    ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse,
+    RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse,
+    SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError, coordinator::v1 as wire};
 use shardfeed_raft::Role;
@@ -34,6 +34,9 @@ use crate::front::Front;
 use crate::metrics::Rpc;
 use crate::plans::computing;
 use crate::views::{self, Past, Picture};
+
+/// Cells of a map at most: more than a large screen has.
+const MAP_CELLS_MAX: u64 = 10_000;
 
 /// The service.
 #[derive(Debug)]
@@ -66,6 +69,7 @@ service! {
         get_batch: GetBatch, Looks, GetBatchRequest => GetBatchResponse;
         list_events: ListEvents, Looks, ListEventsRequest => ListEventsResponse;
         get_shard_history: GetShardHistory, Looks, GetShardHistoryRequest => GetShardHistoryResponse;
+        get_epoch_map: GetEpochMap, Looks, GetEpochMapRequest => GetEpochMapResponse;
     }
 
     type SaveSnapshotStream = SnapshotStream;
@@ -449,6 +453,22 @@ async fn get_shard_history(
     let past = core.read(|state| Past::of(state, &job))?.ok_or_else(|| not_started(&job))?;
     let chunks = past.order.chunks.clone();
     computing(&core, &chunks, move |core| past.of_shard(core, epoch, shard)).await
+}
+
+async fn get_epoch_map(
+    core: Arc<Core>,
+    _caller: Caller,
+    request: GetEpochMapRequest,
+) -> Result<GetEpochMapResponse, WireError> {
+    let GetEpochMapRequest { job, epoch, cells, .. } = request;
+    if !(1..=MAP_CELLS_MAX).contains(&cells) {
+        let message = format!("`cells` is {cells}; 1 to {MAP_CELLS_MAX} are allowed");
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
+    let chunks = picture.order.chunks.clone();
+    let map = move |core: &Core| Ok(views::shards(core, picture, epoch)?.map(cells));
+    computing(&core, &chunks, map).await
 }
 
 fn not_started(job: &str) -> WireError {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use shardfeed_plan::Manifest;
 use shardfeed_proto::WireError;
-use shardfeed_proto::coordinator::v1::{ListShardsResponse, Shard, ShardState};
+use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
+use shardfeed_proto::coordinator::v1::{
+    GetEpochMapResponse, ListShardsResponse, Shard, ShardState,
+};
 use shardfeed_scheduler::RankCursor;
 
 use super::Picture;
@@ -117,6 +120,30 @@ impl Shards {
             let shards = (first..last).map(|shard| self.shard(shard)).collect();
             ListShardsResponse { epoch: self.epoch, generation: self.generation, shards }
         })
+    }
+
+    /// How many shards are in which state, in at most so many cells.
+    pub(crate) fn map(self, cells: u64) -> GetEpochMapResponse {
+        let count = self.manifest.shards().len();
+        let most = usize::try_from(cells).unwrap_or(usize::MAX).max(1);
+        let per_cell = count.div_ceil(most).max(1);
+        let cell = |first: usize| {
+            let mut cell = Cell::default();
+            for shard in first..(first + per_cell).min(count) {
+                let counted = match self.shard(shard).state() {
+                    ShardState::Unspecified | ShardState::Pending => &mut cell.pending,
+                    ShardState::Leased => &mut cell.leased,
+                    ShardState::Reading => &mut cell.reading,
+                    ShardState::Done => &mut cell.done,
+                    ShardState::Skipped => &mut cell.skipped,
+                };
+                *counted += 1;
+            }
+            cell
+        };
+        let cells = (0..count).step_by(per_cell).map(cell).collect();
+        let (epoch, generation, shards) = (self.epoch, self.generation, count as u64);
+        GetEpochMapResponse { epoch, generation, shards, cells }
     }
 
     fn shard(&self, shard: usize) -> Shard {

@@ -1,0 +1,184 @@
+//! `shardfeed top`: the cluster on one screen, as it is now.
+
+mod draw;
+mod gather;
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal;
+
+use crate::cluster::{Client, ClusterArgs};
+use crate::duration;
+use crate::error::Problem;
+use crate::output::StdoutError;
+use draw::{Look, draw};
+use gather::{Scene, gather};
+
+pub(crate) const ABOUT: &str = "\
+Show the cluster live: jobs and their epochs, the shards of one, its ranks, workers, events, and what limits it
+
+Shards are cells of a map, in manifest order: each stands for as many of them as it must. Ranks are columns of two strips: how far each \
+is behind the first, and how much of its trainer's time is spent waiting, with a letter for what it waits for. Without a terminal, and \
+for logs: --once. NO_COLOR is heeded; nothing is said by colour alone.";
+
+const EXAMPLES: &str = "\
+Keys: up and down choose a job, p holds the picture, q ends.
+
+Examples:
+  shardfeed top --job resnet
+  shardfeed top --once > now.txt";
+
+/// How often keys are looked for.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
+
+/// Where nothing says how large the screen is.
+const SIZE: (u16, u16) = (80, 24);
+
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TopArgs {
+    /// The job that is looked at [default: the first one that runs]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Print one screen, and end
+    #[arg(long)]
+    once: bool,
+    /// How often to look
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration::parse)]
+    every: Duration,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Runs `top`.
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    if args.once {
+        return once(args, &client);
+    }
+    if !io::stdout().is_terminal() {
+        return Err(Problem::usage("stdout is no terminal")
+            .hint("--once prints one screen; `shardfeed status -w` goes on without one")
+            .into());
+    }
+    // Whether it can be had at all is said before the screen is taken.
+    let first = gather(&client, args.job.as_deref())?;
+    let mut screen = ratatui::init();
+    let ended = live(args, &client, first, &mut screen);
+    ratatui::restore();
+    ended
+}
+
+fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
+    let scene = gather(client, args.job.as_deref())?;
+    let asked = |name: &str| std::env::var(name).ok()?.parse().ok();
+    let (columns, lines) = terminal::size()
+        .ok()
+        .filter(|_| io::stdout().is_terminal())
+        .unwrap_or((asked("COLUMNS").unwrap_or(SIZE.0), asked("LINES").unwrap_or(SIZE.1)));
+    let text = picture(&scene, (columns.max(40), lines.max(10)));
+    io::stdout().write_all(text.as_bytes()).map_err(StdoutError::Write)?;
+    Ok(())
+}
+
+/// One screen as text.
+fn picture(scene: &Scene, (columns, lines): (u16, u16)) -> String {
+    let Ok(mut screen) = Terminal::new(TestBackend::new(columns, lines));
+    let look = Look { has_colours: false, is_held: false, has_keys: false, error: None };
+    let Ok(_) = screen.draw(|frame| draw(frame, scene, &look));
+    let buffer = screen.backend().buffer();
+    let rows = (0..lines).map(|y| {
+        let row: String = (0..columns).map(|x| buffer[(x, y)].symbol()).collect();
+        row.trim_end().to_owned() + "\n"
+    });
+    let text: String = rows.collect();
+    text.trim_end().to_owned() + "\n"
+}
+
+fn live(
+    args: &TopArgs,
+    client: &Client,
+    first: Scene,
+    screen: &mut ratatui::DefaultTerminal,
+) -> anyhow::Result<()> {
+    let (ask, asked) = mpsc::channel::<Option<String>>();
+    let (tell, told) = mpsc::channel();
+    let behind = client.clone();
+    // It may hang at coordinators that are gone; the keys must not.
+    std::thread::Builder::new().name("shardfeed-top".into()).spawn(move || {
+        while let Ok(job) = asked.recv() {
+            if tell.send(gather(&behind, job.as_deref())).is_err() {
+                return;
+            }
+        }
+    })?;
+    let mut scene = first;
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut look = Look { has_colours, is_held: false, has_keys: true, error: None };
+    let (mut asked_at, mut is_asked, mut chosen) = (Instant::now(), false, args.job.clone());
+    loop {
+        screen.draw(|frame| draw(frame, &scene, &look))?;
+        if event::poll(KEYS_EVERY)?
+            && let Event::Key(key) = event::read()?
+        {
+            match step(key) {
+                Step::End => return Ok(()),
+                Step::Hold => look.is_held = !look.is_held,
+                Step::Choose(by) => {
+                    chosen = scene.next_job(by);
+                    scene.choose(chosen.as_deref());
+                    asked_at = Instant::now().checked_sub(args.every).unwrap_or(asked_at);
+                }
+                Step::None => {}
+            }
+        }
+        if !is_asked && !look.is_held && asked_at.elapsed() >= args.every {
+            ask.send(chosen.clone())?;
+            (asked_at, is_asked) = (Instant::now(), true);
+        }
+        match told.recv_timeout(Duration::ZERO) {
+            Ok(Ok(found)) => {
+                (look.error, is_asked) = (None, false);
+                if !look.is_held && (chosen.is_none() || found.chosen() == chosen.as_deref()) {
+                    scene = found;
+                }
+            }
+            Ok(Err(error)) => {
+                // What was seen last stays, and says since when.
+                (look.error, is_asked) = (Some(format!("{error:#}")), false);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the thread that asks has ended"),
+        }
+    }
+}
+
+/// What a key means.
+enum Step {
+    End,
+    Hold,
+    /// The job so many below.
+    Choose(isize),
+    None,
+}
+
+fn step(key: KeyEvent) -> Step {
+    if key.kind != KeyEventKind::Press {
+        return Step::None;
+    }
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Step::End,
+        KeyCode::Char('q') | KeyCode::Esc => Step::End,
+        KeyCode::Char('p') => Step::Hold,
+        KeyCode::Up | KeyCode::Char('k') => Step::Choose(-1),
+        KeyCode::Down | KeyCode::Char('j') => Step::Choose(1),
+        _ => Step::None,
+    }
+}

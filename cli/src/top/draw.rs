@@ -1,0 +1,507 @@
+//! One screen: the same on 80 columns and 24 lines without colour as on a large one with.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Wrap};
+use shardfeed_embedded::{Finding, account_from, finding};
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::gather::{Job, Scene};
+use crate::cluster::words::{clock, word};
+use crate::duration;
+use crate::output;
+
+/// How it is drawn.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    pub(super) has_colours: bool,
+    /// The picture is held.
+    pub(super) is_held: bool,
+    /// There is a keyboard.
+    pub(super) has_keys: bool,
+    /// Why there was no answer, if there was none.
+    pub(super) error: Option<String>,
+}
+
+/// A picture that is older is said to be old.
+const OLD_SECONDS: u64 = 5;
+
+/// Width of an epoch's bar, in cells.
+const BAR: usize = 12;
+
+/// Height of a strip's columns, from nothing to most.
+const LEVELS: [char; 9] = ['.', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws a scene.
+pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
+    let jobs = (scene.jobs.len() as u16 + 1).clamp(2, 2.max(1 + frame.area().height / 5));
+    let heights = [
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Length(jobs),
+        Constraint::Min(3),
+        Constraint::Length(6),
+        Constraint::Length(5),
+        Constraint::Length(u16::from(look.has_keys)),
+    ];
+    let [head, verdict, epochs, map, middle, events, foot] =
+        Layout::vertical(heights).areas(frame.area());
+    let pen = Pen { has_colours: look.has_colours };
+    frame.render_widget(header(scene, look, pen), head);
+    let said = look.error.as_ref().map_or_else(
+        || Line::from(scene.verdict.clone()),
+        |error| Line::styled(error.clone(), pen.bad()),
+    );
+    frame.render_widget(Paragraph::new(said).wrap(Wrap { trim: true }), verdict);
+    frame.render_widget(Paragraph::new(job_lines(scene, epochs, pen)), epochs);
+    frame.render_widget(Paragraph::new(map_lines(scene, map, pen)), map);
+    let halves = [Constraint::Percentage(50), Constraint::Length(1), Constraint::Fill(1)];
+    let [ranks, _, workers] = Layout::horizontal(halves).areas(middle);
+    frame.render_widget(Paragraph::new(rank_lines(scene, ranks, pen)), ranks);
+    frame.render_widget(Paragraph::new(worker_lines(scene, workers, pen)), workers);
+    frame.render_widget(Paragraph::new(event_lines(scene, events, pen)), events);
+    let keys = if look.is_held { "HELD: p goes on" } else { "p holds" };
+    let keys = format!("q ends   up, down: job   {keys}");
+    frame.render_widget(Paragraph::new(Line::styled(keys, pen.quiet())), foot);
+}
+
+/// Styles, or none.
+#[derive(Clone, Copy, Debug)]
+struct Pen {
+    has_colours: bool,
+}
+
+impl Pen {
+    fn of(self, colour: Color) -> Style {
+        if self.has_colours { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    fn title(self) -> Style {
+        if self.has_colours { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
+    }
+
+    fn quiet(self) -> Style {
+        self.of(Color::DarkGray)
+    }
+
+    fn bad(self) -> Style {
+        self.of(Color::Red)
+    }
+}
+
+fn header(scene: &Scene, look: &Look, pen: Pen) -> Paragraph<'static> {
+    let status = &scene.status;
+    let leader = status.leader.map_or("no leader".to_owned(), |node| format!("leader {node}"));
+    let live = scene.workers.iter().filter(|worker| !worker.in_process).count() as u64;
+    let inside = scene.workers.len() as u64 - live;
+    let inside = if inside > 0 { format!(" + {inside} in trainers") } else { String::new() };
+    let old = scene.taken.elapsed().as_secs();
+    let old = match old > OLD_SECONDS && look.error.is_some() {
+        true => format!("  {old} s OLD"),
+        false => String::new(),
+    };
+    let text = format!(
+        "shardfeed {}  {leader}  {}{inside}  {}  {}{old}",
+        output::printable(&scene.address),
+        output::counted(live, "worker"),
+        output::counted(scene.jobs.len() as u64, "job"),
+        clock(scene.clock_ms),
+    );
+    Paragraph::new(Line::styled(text, pen.title()))
+}
+
+/// A name in so many cells.
+fn cut(text: &str, width: usize) -> String {
+    let text = output::printable(text);
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => format!("{text:width$}"),
+    }
+}
+
+fn job_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
+    let name = (area.width as usize).saturating_sub(68).clamp(8, 40);
+    let title = format!(
+        "  {} {:10} {:>5} {:BAR$}  {:>6} {:>10} {:>8}  SERVED",
+        cut("JOB", name),
+        "STATE",
+        "EPOCH",
+        "DELIVERED",
+        "",
+        "SAMPLES/S",
+        "LEFT"
+    );
+    let mut lines = vec![Line::styled(title, pen.title())];
+    if scene.jobs.is_empty() {
+        lines.push(Line::from("  no jobs"));
+    }
+    // The chosen one is always in sight.
+    let room = (area.height as usize).saturating_sub(1).max(1);
+    let first = scene.at.map_or(0, |at| (at + 1).saturating_sub(room));
+    for (at, job) in scene.jobs.iter().enumerate().skip(first).take(room) {
+        lines.push(job_line(job, scene.at == Some(at), name, pen));
+    }
+    lines
+}
+
+fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> {
+    let mark = if is_chosen { "> " } else { "  " };
+    let held = job.job.held.as_ref().map(|held| word(held.hold().as_str_name(), "HOLD_"));
+    let state = match (&held, &job.epoch) {
+        (Some(held), _) => held.clone(),
+        (None, Some(epoch)) if job.is_running() => {
+            word(epoch.state().as_str_name(), "EPOCH_STATE_")
+        }
+        (None, Some(_)) => "idle".to_owned(),
+        (None, None) => "registered".to_owned(),
+    };
+    let style = match state.as_str() {
+        "running" | "sealed" => pen.of(Color::Green),
+        "waiting" | "paused" => pen.of(Color::Yellow),
+        "cancelled" => pen.bad(),
+        _ => pen.quiet(),
+    };
+    let mut spans = vec![
+        Span::raw(mark),
+        Span::raw(cut(&job.job.name, name)),
+        Span::raw(" "),
+        Span::styled(cut(&state, 10), style),
+    ];
+    if let Some(epoch) = &job.epoch {
+        let total = epoch.total.saturating_sub(epoch.dropped + epoch.skipped).max(1);
+        let part = epoch.delivered.min(total);
+        let filled = usize::try_from(part * BAR as u64 / total).unwrap_or(BAR);
+        let bar = "#".repeat(filled) + &"-".repeat(BAR - filled);
+        let percent = part as f64 * 100.0 / total as f64;
+        let rate = match epoch.samples_per_second {
+            rate if rate > 0.0 => output::count(rate as u64),
+            _ => "-".to_owned(),
+        };
+        let left = epoch.eta_ms.map_or("-".to_owned(), duration::text);
+        spans.push(Span::raw(format!(" {:>5} ", epoch.epoch)));
+        spans.push(Span::styled(bar, pen.of(Color::Green)));
+        spans.push(Span::raw(format!("  {percent:>5.1}% {rate:>10} {left:>8}")));
+    }
+    if let Some(now) = &job.job.generation {
+        spans.push(Span::raw(format!("  {} of {}", now.ranks_served, now.world_size)));
+    }
+    Line::from(spans)
+}
+
+/// A cell of the map: its sign, and how it looks. The least advanced of its shards decides, but one that
+/// is read is seen before those that wait.
+fn sign(cell: &wire::get_epoch_map_response::Cell, pen: Pen) -> (char, Style) {
+    let wire::get_epoch_map_response::Cell { pending, leased, reading, done, skipped } = *cell;
+    match () {
+        () if reading > 0 => ('o', pen.of(Color::Cyan)),
+        () if pending > 0 => ('.', pen.quiet()),
+        () if leased > 0 => ('-', pen.of(Color::Blue)),
+        () if skipped > 0 && done == 0 => ('x', pen.bad()),
+        () => ('#', pen.of(Color::Green)),
+    }
+}
+
+fn map_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
+    let Some(map) = &scene.map else {
+        return vec![Line::styled("SHARDS", pen.title()), Line::from("  nothing is known yet")];
+    };
+    let (width, height) = (area.width as usize, (area.height as usize).saturating_sub(1));
+    let room = (width * height).max(1);
+    let per_cell = map.cells.len().div_ceil(room).max(1);
+    let cells: Vec<_> = map.cells.chunks(per_cell).map(joined).collect();
+    let each = map.shards.div_ceil((map.cells.len() as u64).max(1)) * per_cell as u64;
+    let title = format!(
+        "SHARDS of epoch {}: {}{}  # done o read - leased . pending x out",
+        map.epoch,
+        output::count(map.shards),
+        if each > 1 { format!(", {} a cell", output::count(each)) } else { String::new() },
+    );
+    let mut lines = vec![Line::styled(title, pen.title())];
+    for row in cells.chunks(width.max(1)) {
+        let signs = row.iter().map(|cell| {
+            let (sign, style) = sign(cell, pen);
+            Span::styled(sign.to_string(), style)
+        });
+        lines.push(Line::from(signs.collect::<Vec<_>>()));
+    }
+    lines
+}
+
+fn joined(cells: &[wire::get_epoch_map_response::Cell]) -> wire::get_epoch_map_response::Cell {
+    let add = |sum: wire::get_epoch_map_response::Cell,
+               cell: &wire::get_epoch_map_response::Cell| {
+        wire::get_epoch_map_response::Cell {
+            pending: sum.pending + cell.pending,
+            leased: sum.leased + cell.leased,
+            reading: sum.reading + cell.reading,
+            done: sum.done + cell.done,
+            skipped: sum.skipped + cell.skipped,
+        }
+    };
+    cells.iter().fold(wire::get_epoch_map_response::Cell::default(), add)
+}
+
+/// A rank in a strip.
+struct Stood {
+    rank: u64,
+    /// Steps behind the first.
+    behind: u64,
+    found: Option<Finding>,
+}
+
+fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
+    // Ranks of one job have the same steps in an epoch, or nearly so.
+    let place = |rank: &wire::Rank| rank.epoch * rank.steps.max(1) + rank.step;
+    let first = ranks.iter().map(place).max().unwrap_or(0);
+    let stood = |rank: &wire::Rank| Stood {
+        rank: rank.rank,
+        behind: first - place(rank),
+        found: rank.account.as_ref().map(|account| finding(&account_from(account))),
+    };
+    ranks.iter().map(stood).collect()
+}
+
+fn rank_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
+    let ranks = stood(&scene.ranks);
+    let title = format!("RANKS {}", output::count(ranks.len() as u64));
+    let mut lines = vec![Line::styled(title, pen.title())];
+    if ranks.is_empty() {
+        return lines;
+    }
+    let width = (area.width as usize).saturating_sub(8).max(1);
+    let per_cell = ranks.len().div_ceil(width);
+    let most = ranks.iter().map(|rank| rank.behind).max().unwrap_or(0).max(1);
+    let level = |part: u64, whole: u64| {
+        let level = (part * 8).div_ceil(whole.max(1));
+        LEVELS[usize::try_from(level).unwrap_or(8).min(8)]
+    };
+    let waits = |rank: &Stood| rank.found.as_ref().map_or(0, |found| found.wait_percent);
+    let (mut behind, mut wait, mut cause) = (String::new(), String::new(), String::new());
+    for ranks in ranks.chunks(per_cell) {
+        behind.push(level(ranks.iter().map(|rank| rank.behind).max().unwrap_or(0), most));
+        let worst = ranks.iter().max_by_key(|rank| waits(rank));
+        wait.push(level(worst.map_or(0, waits), 100));
+        let found = worst.and_then(|rank| rank.found.as_ref());
+        let letter = found.and_then(|found| found.limit.name().chars().next());
+        cause.push(letter.filter(|_| worst.map_or(0, waits) > 0).unwrap_or(' '));
+    }
+    lines.push(Line::from(format!("behind  {behind}")));
+    lines.push(Line::from(vec![Span::raw("waits   "), Span::styled(wait, pen.of(Color::Yellow))]));
+    lines.push(Line::from(format!("for     {cause}")));
+    let last = ranks.iter().max_by_key(|rank| rank.behind).filter(|rank| rank.behind > 0);
+    if let Some(Stood { rank, behind, .. }) = last {
+        let steps = output::counted(*behind, "step");
+        lines.push(Line::from(format!("rank {rank} is {steps} behind")));
+    }
+    if let Some(rank) = ranks.iter().max_by_key(|rank| waits(rank)).filter(|rank| waits(rank) > 0) {
+        let limit = rank.found.as_ref().map_or("", |found| found.limit.name());
+        lines.push(Line::from(format!("rank {} waits {} %: {limit}", rank.rank, waits(rank))));
+    }
+    lines
+}
+
+fn worker_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
+    let name = (area.width as usize).saturating_sub(25).clamp(6, 40);
+    let title =
+        format!("{} {:>5} {:>5} {:>6} STATE", cut("WORKER", name), "RANKS", "WAITS", "SEEN");
+    let mut lines = vec![Line::styled(title, pen.title())];
+    let waits = |worker: &wire::Worker| {
+        let found = worker.accounts.iter().map(|account| finding(&account_from(account)));
+        found.map(|found| found.wait_percent).max()
+    };
+    let mut workers: Vec<_> = scene.workers.iter().map(|worker| (waits(worker), worker)).collect();
+    // Those whose trainers wait most, then those that serve.
+    workers.sort_by_key(|(waits, worker)| {
+        (u64::MAX - waits.unwrap_or(0), u64::MAX - worker.leases, worker.name.clone())
+    });
+    let room = (area.height as usize).saturating_sub(1);
+    let shown = if workers.len() > room { room.saturating_sub(1) } else { room };
+    for (waits, worker) in workers.iter().take(shown) {
+        let state = match worker.cordon() {
+            wire::Cordon::Cordoned => "cordoned",
+            wire::Cordon::Draining => "draining",
+            _ if worker.in_process => "trainer",
+            _ => "open",
+        };
+        let waits = waits.map_or("-".to_owned(), |part| format!("{part} %"));
+        let seen = worker.seen_ms.map_or("-".to_owned(), duration::text);
+        lines.push(Line::from(format!(
+            "{} {:>5} {waits:>5} {seen:>6} {state}",
+            cut(&worker.name, name),
+            worker.leases
+        )));
+    }
+    if workers.len() > shown {
+        let more = (workers.len() - shown) as u64;
+        lines.push(Line::styled(format!("and {} more", output::count(more)), pen.quiet()));
+    }
+    lines
+}
+
+fn event_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::styled("EVENTS", pen.title())];
+    let room = (area.height as usize).saturating_sub(1);
+    for event in scene.events.iter().rev().take(room) {
+        let ago = duration::text(scene.clock_ms.saturating_sub(event.at_ms));
+        let style = match event.kind.as_str() {
+            "worker_ended" | "ranks_unserved" | "dataset_failed" | "records_skipped" => pen.bad(),
+            _ => Style::new(),
+        };
+        let text = format!("{ago:>7} ago  {}", output::printable(&event.text));
+        lines.push(Line::styled(text, style));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use expect_test::expect;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::style::Color;
+    use shardfeed_proto::common::v1::{Account, Spent};
+    use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
+
+    use super::*;
+
+    fn job(name: &str, epoch: Option<wire::Epoch>) -> Job {
+        let generation = epoch.as_ref().map(|_| wire::Generation {
+            world_size: 4,
+            ranks_served: 4,
+            ..wire::Generation::default()
+        });
+        Job { job: wire::Job { name: name.into(), generation, ..wire::Job::default() }, epoch }
+    }
+
+    fn rank(rank: u64, step: u64, wait_us: u64) -> wire::Rank {
+        let recent = Spent {
+            wall_us: 1_000_000,
+            wait_us,
+            work_us: 1_000_000 - wait_us,
+            batches: 10,
+            read_wait_us: wait_us,
+            storage_us: 2 * wait_us,
+            ..Spent::default()
+        };
+        let account = Account { recent: Some(recent), ..Account::default() };
+        wire::Rank { rank, step, steps: 400, account: Some(account), ..wire::Rank::default() }
+    }
+
+    fn scene() -> Scene {
+        let epoch = wire::Epoch {
+            epoch: 3,
+            state: wire::EpochState::Running.into(),
+            total: 1_281_167,
+            delivered: 700_000,
+            samples_per_second: 8_123.4,
+            eta_ms: Some(71_000),
+            ..wire::Epoch::default()
+        };
+        let worker = |name: &str, leases: u64| wire::Worker {
+            name: name.into(),
+            leases,
+            seen_ms: Some(300),
+            ..wire::Worker::default()
+        };
+        let cell = |done, reading, pending| Cell { done, reading, pending, ..Cell::default() };
+        let mut cells = vec![cell(2, 0, 0); 300];
+        cells.extend([cell(1, 1, 0), cell(0, 2, 0)]);
+        cells.extend(vec![cell(0, 0, 2); 210]);
+        let event =
+            |at_ms, text: &str| wire::Event { at_ms, text: text.into(), ..wire::Event::default() };
+        Scene {
+            taken: Instant::now(),
+            clock_ms: 1_790_000_000_000,
+            address: "head-1:7070".into(),
+            status: wire::GetStatusResponse { leader: Some(2), ..Default::default() },
+            workers: vec![worker("node-1", 2), worker("node-2", 2)],
+            jobs: vec![
+                job("resnet", Some(epoch)),
+                job("a job with a name that is far too long", None),
+            ],
+            at: Some(0),
+            ranks: (0..4).map(|number| rank(number, 100 - 10 * number, 200_000 * number)).collect(),
+            map: Some(wire::GetEpochMapResponse { epoch: 3, generation: 1, shards: 1024, cells }),
+            events: vec![
+                event(
+                    1_789_999_000_000,
+                    "worker node-1 on node-1 joined as session 4, version 0.1.0",
+                ),
+                event(1_789_999_999_000, "rank 3 of job resnet is served by worker node-2"),
+            ],
+            verdict: "job `resnet`, rank 3: storage limits this rank".into(),
+        }
+    }
+
+    fn drawn(scene: &Scene, look: &Look, (columns, lines): (u16, u16)) -> (String, Vec<Color>) {
+        let mut screen = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+        screen.draw(|frame| draw(frame, scene, look)).unwrap();
+        let buffer = screen.backend().buffer();
+        let row = |y| (0..columns).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let text = (0..lines).map(|y| row(y).trim_end().to_owned() + "\n").collect();
+        (text, buffer.content().iter().map(|cell| cell.fg).collect())
+    }
+
+    const PLAIN: Look = Look { has_colours: false, is_held: false, has_keys: true, error: None };
+
+    #[test]
+    fn a_small_screen_without_colours_says_everything() {
+        let (text, colours) = drawn(&scene(), &PLAIN, (80, 24));
+        expect![[r#"
+            shardfeed head-1:7070  leader 2  2 workers  2 jobs  2026-09-21T14:13:20Z
+            job `resnet`, rank 3: storage limits this rank
+
+              JOB          STATE      EPOCH DELIVERED             SAMPLES/S     LEFT  SERVED
+            > resnet       running        3 ######------   54.6%      8,123     71 s  4 of 4
+              a job with … registered
+            SHARDS of epoch 3: 1,024, 4 a cell  # done o read - leased . pending x out
+            ################################################################################
+            ######################################################################o.........
+            ................................................................................
+            ................
+
+            RANKS 4                                  WORKER         RANKS WAITS   SEEN STATE
+            behind  .▃▆█                             node-1             2     - 300 ms open
+            waits   .▂▄▅                             node-2             2     - 300 ms open
+            for      sss
+            rank 3 is 30 steps behind
+            rank 3 waits 60 %: storage
+            EVENTS
+                1 s ago  rank 3 of job resnet is served by worker node-2
+             16 min ago  worker node-1 on node-1 joined as session 4, version 0.1.0
+
+
+            q ends   up, down: job   p holds
+        "#]]
+        .assert_eq(&text);
+        assert!(colours.iter().all(|colour| *colour == Color::Reset));
+        let (_, colours) = drawn(&scene(), &Look { has_colours: true, ..PLAIN }, (80, 24));
+        assert!(colours.contains(&Color::Green));
+    }
+
+    #[test]
+    fn an_error_stands_where_the_verdict_was_and_the_picture_stays() {
+        let look = Look { error: Some("nobody answers".into()), is_held: true, ..PLAIN };
+        let (text, _) = drawn(&scene(), &look, (80, 24));
+        assert!(text.contains("nobody answers") && text.contains("resnet"), "{text}");
+        assert!(text.contains("HELD"), "{text}");
+    }
+
+    #[test]
+    fn any_size_and_an_empty_cluster_can_be_drawn() {
+        let mut empty = scene();
+        (empty.jobs, empty.at, empty.map) = (vec![], None, None);
+        empty.ranks.clear();
+        empty.events.clear();
+        for size in [(1, 1), (20, 3), (80, 24), (300, 100)] {
+            drawn(&empty, &PLAIN, size);
+            drawn(&scene(), &PLAIN, size);
+        }
+        let (text, _) = drawn(&empty, &PLAIN, (80, 24));
+        assert!(text.contains("no jobs") && text.contains("nothing is known yet"), "{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! What one screen shows, asked of the coordinators.
+
+use std::time::Instant;
+
+use shardfeed_proto::coordinator::v1 as wire;
+
+use crate::cluster::Client;
+use crate::cluster::why;
+use crate::cluster::{job, worker};
+
+/// Jobs whose epochs are asked for: more than a screen has room for.
+const JOBS_MAX: usize = 40;
+
+/// Cells of the map that are asked for: more than a screen has room for.
+const CELLS: u64 = 2_000;
+
+/// Events that are asked for, likewise.
+const EVENTS: u64 = 60;
+
+/// One look at the cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Scene {
+    pub(super) taken: Instant,
+    /// By the coordinators' clock, Unix ms.
+    pub(super) clock_ms: u64,
+    pub(super) address: String,
+    pub(super) status: wire::GetStatusResponse,
+    pub(super) workers: Vec<wire::Worker>,
+    /// Running ones first.
+    pub(super) jobs: Vec<Job>,
+    /// Which of them is looked at.
+    pub(super) at: Option<usize>,
+    pub(super) ranks: Vec<wire::Rank>,
+    pub(super) map: Option<wire::GetEpochMapResponse>,
+    pub(super) events: Vec<wire::Event>,
+    /// What limits the job that is looked at.
+    pub(super) verdict: String,
+}
+
+/// A job and its current epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) job: wire::Job,
+    pub(super) epoch: Option<wire::Epoch>,
+}
+
+impl Job {
+    pub(super) fn is_running(&self) -> bool {
+        self.job.generation.as_ref().is_some_and(|now| now.ranks_served > 0)
+    }
+}
+
+impl Scene {
+    /// Name of the job that is looked at.
+    pub(super) fn chosen(&self) -> Option<&str> {
+        self.at.map(|at| self.jobs[at].job.name.as_str())
+    }
+
+    /// The job that stands so many below the chosen one.
+    pub(super) fn next_job(&self, by: isize) -> Option<String> {
+        let last = self.jobs.len().checked_sub(1)?;
+        let at = self.at.unwrap_or(0).saturating_add_signed(by).min(last);
+        Some(self.jobs[at].job.name.clone())
+    }
+
+    /// Marks another job; what is known of its shards and ranks comes with the next look.
+    pub(super) fn choose(&mut self, name: Option<&str>) {
+        let at = self.jobs.iter().position(|job| Some(job.job.name.as_str()) == name);
+        if at != self.at {
+            self.at = at;
+            self.ranks.clear();
+            (self.map, self.verdict) = (None, String::new());
+        }
+    }
+}
+
+/// Looks.
+/// - `chosen`: name of the job that is looked at; the first that runs, if `None`.
+pub(super) fn gather(client: &Client, chosen: Option<&str>) -> anyhow::Result<Scene> {
+    let status = client.call(|mut admin, context| async move {
+        admin.get_status(wire::GetStatusRequest { context }).await
+    })?;
+    let address = client.address().to_string();
+    let workers = worker::list(client, false)?;
+    let mut jobs: Vec<Job> =
+        job::list(client)?.into_iter().map(|job| Job { job, epoch: None }).collect();
+    jobs.sort_by_key(|job| (!job.is_running(), job.job.generation.is_none(), job.job.age_ms));
+    for job in jobs.iter_mut().filter(|job| job.job.generation.is_some()).take(JOBS_MAX) {
+        job.epoch = epoch(client, &job.job)?;
+    }
+    let at = match chosen {
+        Some(name) => {
+            let at = jobs.iter().position(|job| job.job.name == name);
+            Some(at.ok_or_else(|| job::missing(client, name))?)
+        }
+        None => (!jobs.is_empty()).then_some(0),
+    };
+    let events = client.call(|mut admin, context| async move {
+        let request = wire::ListEventsRequest { context, most: EVENTS, ..Default::default() };
+        admin.list_events(request).await
+    })?;
+    let clock_ms = status.clock_ms;
+    let mut scene = Scene {
+        taken: Instant::now(),
+        clock_ms,
+        address,
+        status,
+        workers,
+        jobs,
+        at,
+        ranks: vec![],
+        map: None,
+        events: events.events,
+        verdict: String::new(),
+    };
+    if let Some(at) = at {
+        look_at(client, &mut scene, at)?;
+    }
+    Ok(scene)
+}
+
+/// The ranks and shards of the job that is looked at.
+fn look_at(client: &Client, scene: &mut Scene, at: usize) -> anyhow::Result<()> {
+    let known = &scene.jobs[at].job;
+    let name = known.name.clone();
+    if known.generation.is_none() {
+        scene.verdict = format!("job `{name}` has not started");
+        return Ok(());
+    }
+    let (answer, held) = why::ask(client, &name)?;
+    scene.verdict = why::verdict(&name, &answer, held);
+    scene.ranks = answer;
+    let map = client.call(|mut admin, context| async move {
+        let request = wire::GetEpochMapRequest { context, job: name, epoch: None, cells: CELLS };
+        admin.get_epoch_map(request).await
+    })?;
+    scene.map = Some(map);
+    Ok(())
+}
+
+/// The epoch that the slowest rank is in.
+fn epoch(client: &Client, of: &wire::Job) -> anyhow::Result<Option<wire::Epoch>> {
+    let epoch = of.generation.as_ref().and_then(|now| now.cursor_epoch);
+    let job = of.name.clone();
+    let answer = client.call(|mut admin, context| async move {
+        admin.list_epochs(wire::ListEpochsRequest { context, job, epoch }).await
+    });
+    Ok(answer?.epochs.into_iter().last())
+}
