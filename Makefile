@@ -6,7 +6,7 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
+.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
   test-deploy-kubernetes clean
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
 	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
 	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, each tried for real; as root, see deploy/README.md"
+	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
 	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"
@@ -107,6 +108,24 @@ test-deploy-kubernetes: build
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/tests/requirements.txt
 	MYPYPATH=examples/digits:tests:python/tests/frameworks $(VENV)/bin/python -m mypy --config-file python/pyproject.toml deploy/tests
 	$(DEPLOY_TEST) deploy/tests/test_kubernetes.py deploy/tests/test_pods.py
+
+# The extension module of `build` is of the stable ABI: the same file goes with each. PYTEST="-k ranks" runs some of the tests.
+PYTHONS ?= python3.12 python3.13
+
+test-pythons: build
+	@set -e; for python in $(PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || { \
+	    echo "error: $$python is missing; name others with PYTHONS=" >&2; exit 1; }; \
+	  home=$(CURDIR)/target/pythons/$$version; \
+	  cmp -s python/requirements-dev.txt $$home/.installed || { \
+	    echo "installing Python tools into $$home"; \
+	    $$python -m venv --clear $$home; \
+	    $$home/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.txt; \
+	    echo $(CURDIR)/python/python > $$($$home/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shardfeed.pth; \
+	    cp python/requirements-dev.txt $$home/.installed; }; \
+	  echo "Python $$version"; \
+	  (cd python && $$home/bin/python -m pytest -p no:cacheprovider $(PYTEST)); \
+	done
 
 bench: build
 	$(CARGO) bench --locked -p shardfeed-bench

@@ -79,9 +79,13 @@ def test_as_it_is_the_file_sets_what_has_no_default_and_nothing_else(process: st
 @pytest.mark.parametrize("process", PROCESSES)
 def test_each_line_is_understood_without_its_mark(process: str, tmp_path: Path) -> None:
     whole = tmp_path / f"{process}.toml"
-    whole.write_text(re.sub(r"^#(?=[a-z][a-z-]* = )", "", file(process).read_text(), flags=re.MULTILINE))
+    whole.write_text(unmarked(file(process).read_text()))
     shardfeed("config", "validate", process, whole)
     assert {option["origin"] for option in shown(process, whole).values()} == {"file"}
+
+
+def unmarked(text: str) -> str:
+    return re.sub(r"^#(?=[a-z][a-z-]* = )", "", text, flags=re.MULTILINE)
 
 
 def default(line: Line) -> str:

@@ -144,11 +144,9 @@ def test_replicas_that_do_not_fit(
         loader(dataset, replica=replica)
 
 
-def test_replicas_without_a_launcher_or_in_a_cluster(dataset: Dataset) -> None:
+def test_replicas_without_a_launcher(dataset: Dataset) -> None:
     with pytest.raises(sf.ConfigError, match="no launcher says which rank this is"):
         loader(dataset, replica=(0, 2))
-    with pytest.raises(sf.ConfigError, match="in a cluster a rank is leased to one process"):
-        loader(dataset, rank=0, world_size=2, replica=(1, 2), coordinator="127.0.0.1:1")
 
 
 def test_replicas_keep_no_ledger(

@@ -101,6 +101,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # These need their frameworks, so they are imported when they are asked for.
-    if name in ("jax", "torch"):
+    if name in ("grain", "jax", "torch"):
         return importlib.import_module(f"shardfeed.{name}")
     raise AttributeError(f"module 'shardfeed' has no attribute {name!r}")

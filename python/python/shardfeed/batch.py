@@ -24,6 +24,8 @@ class Column(NamedTuple):
     kind: str
     dtype: str
     shape: tuple[int, ...]
+    #: Of a ragged column: the length of the rows of each of its splits, None where they differ.
+    row_lengths: tuple[int | None, ...]
 
 
 class Batch(MutableMapping[str, Any]):
@@ -162,8 +164,9 @@ class Batch(MutableMapping[str, Any]):
             values, items = _array(native, np.uint8), _array(starts, np.int64)
         if column.kind == "ragged":
             if items is not None:
-                return RaggedBytesColumn(values, items, *splits, shape=column.shape)
-            return RaggedColumn(values.reshape(-1, *column.shape) if column.shape else values, *splits)
+                return RaggedBytesColumn(values, items, *splits, shape=column.shape, lengths=column.row_lengths)
+            values = values.reshape(-1, *column.shape) if column.shape else values
+            return RaggedColumn(values, *splits, lengths=column.row_lengths)
         if column.kind == "sparse":
             places = splits[0].reshape(-1, 1 + len(column.shape))
             found = values if items is None else BytesColumn(values, items, (len(items) - 1,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from inspect import signature
 from math import prod
 from typing import Any, overload
 
@@ -17,6 +18,9 @@ import numpy.typing as npt
 from shardfeed.output import Jax, TensorFlow, Torch
 
 Array = npt.NDArray[Any]
+
+#: The length of the rows of each split, None where they differ; (): nobody knows.
+Lengths = tuple[int | None, ...]
 
 
 class BytesColumn:
@@ -91,11 +95,12 @@ class RaggedColumn:
       `splits[r]` to `splits[r + 1]` in the next one, after the last one in `values`.
     """
 
-    __slots__ = ("nested_row_splits", "values")
+    __slots__ = ("_lengths", "nested_row_splits", "values")
 
-    def __init__(self, values: Array, *nested_row_splits: Array) -> None:
+    def __init__(self, values: Array, *nested_row_splits: Array, lengths: Lengths = ()) -> None:
         self.values = values
         self.nested_row_splits = nested_row_splits
+        self._lengths = lengths
 
     @property
     def row_splits(self) -> Array:
@@ -118,7 +123,7 @@ class RaggedColumn:
         row = _row(index, len(self))
         begin, end, inner = _inner(self.nested_row_splits, row)
         values = self.values[begin:end]
-        return RaggedColumn(values, *inner) if inner else values
+        return RaggedColumn(values, *inner, lengths=self._lengths[1:]) if inner else values
 
     def lengths(self) -> Array:
         """How many values, or rows of values, each row has, int64 `[rows]`."""
@@ -127,6 +132,11 @@ class RaggedColumn:
     def tolist(self) -> list[Any]:
         """All rows as nested lists; copies."""
         return [row.tolist() for row in self]
+
+    def inner(self) -> RaggedColumn:
+        """With several splits the rows of rows, one after the other: a column of all splits but the outermost one, over
+        the same memory. Raises `ValueError` with one split."""
+        return RaggedColumn(self.values, *_without_outermost(self.nested_row_splits), lengths=self._lengths[1:])
 
     def to_dense(self, default: Any = 0, length: int | None = None) -> Array:
         """`[rows, length, ...]`, short rows filled with `default`; `length` is the longest row's if not
@@ -153,21 +163,28 @@ class RaggedColumn:
         """A nested `torch.Tensor` of layout torch.jagged, over the same memory. Writing to `values()` writes to the
         batch.
 
-        Raises `ValueError` for rows of rows: torch knows one ragged dimension.
+        Raises `ValueError` for rows of rows: torch knows one ragged dimension. `inner()` of two splits has that, beside the
+        outermost `row_splits`.
         """
         if len(self.nested_row_splits) != 1:
             raise ValueError(
                 f"torch's jagged layout has one ragged dimension, this column {len(self.nested_row_splits)}; "
-                f"take to_dense(), or values and nested_row_splits"
+                f"take to_dense(), or row_splits and inner()"
             )
         output = Torch()
         values, splits = output.view(self.values), output.view(self.row_splits)
-        return output.framework.nested.nested_tensor_from_jagged(values, splits)
+        make = output.framework.nested.nested_tensor_from_jagged
+        if "max_seqlen" not in signature(make).parameters:
+            return make(values, splits)
+        # Without the longest row torch pads to as many values as there are in all.
+        lengths = self.lengths()
+        least, most = int(lengths.min(initial=len(self.values))), int(lengths.max(initial=0))
+        return make(values, splits, min_seqlen=least, max_seqlen=most)
 
     def to_tf_ragged(self) -> Any:
         """A `tf.RaggedTensor` over the same memory, row splits int64."""
         output = TensorFlow()
-        return _tf_ragged(output, output.view(self.values), self.nested_row_splits)
+        return _tf_ragged(output, output.view(self.values), self.nested_row_splits, self._lengths)
 
     def to_tf_sparse(self) -> Any:
         """A `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature. Values are not copied.
@@ -194,15 +211,16 @@ class RaggedBytesColumn:
     - `shape`: of what lies together, `()` for single strings.
     """
 
-    __slots__ = ("nested_row_splits", "offsets", "shape", "values")
+    __slots__ = ("_lengths", "nested_row_splits", "offsets", "shape", "values")
 
     def __init__(
-        self, values: Array, offsets: Array, *nested_row_splits: Array, shape: tuple[int, ...] = ()
+        self, values: Array, offsets: Array, *nested_row_splits: Array, shape: tuple[int, ...] = (), lengths: Lengths = ()
     ) -> None:
         self.values = values
         self.offsets = offsets
         self.nested_row_splits = nested_row_splits
         self.shape = shape
+        self._lengths = lengths
 
     @property
     def row_splits(self) -> Array:
@@ -234,13 +252,18 @@ class RaggedBytesColumn:
         """How many strings, or rows of strings, each row has, int64 `[rows]`."""
         return np.diff(self.row_splits)
 
+    def inner(self) -> RaggedBytesColumn:
+        """As `RaggedColumn.inner()`."""
+        splits = _without_outermost(self.nested_row_splits)
+        return RaggedBytesColumn(self.values, self.offsets, *splits, shape=self.shape, lengths=self._lengths[1:])
+
     def tolist(self) -> list[Any]:
         """All rows as nested lists of `bytes`; copies."""
         return self[:]
 
     def to_tf_ragged(self) -> Any:
         """A string `tf.RaggedTensor`, row splits int64; copies."""
-        return _tf_ragged(TensorFlow(), self._strings().to_tf(), self.nested_row_splits)
+        return _tf_ragged(TensorFlow(), self._strings().to_tf(), self.nested_row_splits, self._lengths)
 
     def to_tf_sparse(self) -> Any:
         """A string `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature; copies.
@@ -318,9 +341,21 @@ class SparseColumn:
         return f"SparseColumn(shape={self.shape}, values={len(self.values)})"
 
 
-def _tf_ragged(output: TensorFlow, values: Any, splits: tuple[Array, ...]) -> Any:
-    tensors = [output.view(each) for each in splits]
-    return output.framework.RaggedTensor.from_nested_row_splits(values, tensors, validate=False)
+def _tf_ragged(output: TensorFlow, values: Any, splits: tuple[Array, ...], lengths: Lengths) -> Any:
+    """With the lengths that all rows have as TensorFlow's own parser gives them."""
+    ragged = output.framework.RaggedTensor
+    for split, length in zip(reversed(splits), reversed(lengths or (None,) * len(splits)), strict=True):
+        if length is None:
+            values = ragged.from_row_splits(values, output.view(split), validate=False)
+        else:
+            values = ragged.from_uniform_row_length(values, length, len(split) - 1, validate=False)
+    return values
+
+
+def _without_outermost(splits: tuple[Array, ...]) -> tuple[Array, ...]:
+    if len(splits) == 1:
+        raise ValueError("the rows of this column are values, no rows; take values")
+    return splits[1:]
 
 
 def _inner(splits: tuple[Array, ...], row: int) -> tuple[int, int, list[Array]]:

@@ -179,20 +179,22 @@ def to_native(
     return [_to_native(name, feature) for name, feature in features.items()]
 
 
-def ragged_ranks(
+def row_lengths(
     features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
-) -> dict[str, int]:
-    """Name to how many row splits the column has, of features that give ragged columns."""
-    found = {}
-    for given, of_record in ((features or {}, 1), (sequence_features or {}, 2)):
+) -> dict[str, tuple[int | None, ...]]:
+    """Name to the length of the rows of each of the column's row splits, None where they differ, of features that give
+    ragged columns."""
+    found: dict[str, tuple[int | None, ...]] = {}
+    for given, of_record in ((features or {}, (None,)), (sequence_features or {}, (None, None))):
         for name, feature in given.items():
             if isinstance(feature, VarLenFeature):
                 found[name] = of_record
             elif isinstance(feature, RaggedFeature):
-                partitions = list(feature.partitions)
-                while partitions and isinstance(partitions[-1], RaggedFeature.UniformRowLength):
-                    partitions.pop()
-                found[name] = of_record + len(partitions)
+                uniform = RaggedFeature.UniformRowLength
+                lengths = [each.length if isinstance(each, uniform) else None for each in feature.partitions]
+                while lengths and lengths[-1] is not None:
+                    lengths.pop()
+                found[name] = (*of_record, *lengths)
     return found
 
 

@@ -7,18 +7,19 @@ import os
 import re
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TextIO
 
-from shardfeed import _native, ranks
+from shardfeed import _native, progress, ranks
 from shardfeed import device as on_device
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, ShardChangedError, TokenError
-from shardfeed.features import Feature, ragged_ranks, to_native
+from shardfeed.features import Feature, row_lengths, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import to_native as operators_to_native
+from shardfeed.output import TensorFlow
 from shardfeed.output import check_name as check_output
 from shardfeed.output import find as find_output
 from shardfeed.sizes import byte_size as _bytes
@@ -86,7 +87,8 @@ class Loader:
       that knows, else 0 of 1. The logger "shardfeed" says which one.
     - `replica`: (i, n): this process is the i-th of n that get the same batches, as with tensor or pipeline parallelism. A
       launcher's rank is then that of n consecutive processes; a given one is the data-parallel rank, for any other
-      grouping. None: no other process gets these batches. Not in a cluster, for now.
+      grouping. None: no other process gets these batches. In a cluster the replicas are a job each, "NAME.replica-1"
+      beside "NAME", which reads for itself; mode="deterministic" only, and no resume="latest".
     - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
       that answers is enough, the leader is found. None: SHARDFEED_COORDINATOR if that is set, else
       everything in this process.
@@ -182,15 +184,7 @@ class Loader:
         self.device = "cpu" if number is None else f"cuda:{number}"
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
-        if replica is not None and tuple(replica)[1] > 1 and os.environ.get("SHARDFEED_LEDGER"):
-            raise ConfigError(
-                f"replica={replica!r}: a ledger has one file for each rank, and replicas share their rank; unset "
-                f"SHARDFEED_LEDGER"
-            )
-        if replica is not None and tuple(replica)[1] > 1 and coordinators is not None:
-            raise ConfigError(
-                f"replica={replica!r}: in a cluster a rank is leased to one process, for now; leave coordinator= out"
-            )
+        own = _check_replica(replica, coordinators is not None, mode, resume)
         options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
             "dataset": dataset,
@@ -198,7 +192,7 @@ class Loader:
             "worker": None if worker is None else os.fspath(worker),
             "fallback": bool(fallback),
             "timeout": float(timeout),
-            "run": ranks.run_id(run),
+            "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
             "features": to_native(features),
             "sequence_features": to_native(sequence_features, "sequence_features"),
@@ -216,7 +210,7 @@ class Loader:
             "limit": None if limit is None else _number("limit", limit, 1),
             "rank": found.rank,
             "world_size": found.world_size,
-            "job": job,
+            "job": own(job),
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
             "provenance": bool(provenance),
@@ -232,17 +226,20 @@ class Loader:
         self.batch_size: int = options["batch_size"]
         self._provenance = provenance
         self._mode = str(mode)
+        #: How often a loop over it began, or it was told where to go on; and what TensorFlow has fetched since.
+        self._moves = 0
+        self._passes: Any = None
         self._native = _native.NativeLoader.open(options)
         if os.environ.get("SHARDFEED_TRACE") or number is not None:
             # What is left open when the interpreter ends writes its timeline all the same, and the driver must not
             # be in use when it shuts down.
             weakref.finalize(self, self._native.close)
+        lengths = row_lengths(features, sequence_features)
         self._columns = {
-            name: Column(place, kind, dtype, tuple(shape))
+            name: Column(place, kind, dtype, tuple(shape), lengths.get(name, ()) if kind == "ragged" else ())
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
         self._check_dtypes()
-        self._ragged_ranks = ragged_ranks(features, sequence_features)
         self._has_short_batches = tail == "uneven"
         if known_records is not None and corrupt == "error":
             self._check_records(known_records)
@@ -254,6 +251,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch that the loader stands in."""
+        self._moves += 1
         return Epoch(self, self.epoch)
 
     def epochs(self, count: int) -> Iterator[Epoch]:
@@ -273,7 +271,22 @@ class Loader:
                     f"no batch of epoch {self.epoch} was taken since the loop over epochs({count}) gave it; iterate over it"
                 )
             last = stands
+            self._moves += 1
             yield Epoch(self, self.epoch)
+
+    def progress(self, *, file: TextIO | None = None) -> Iterator[Batch]:
+        """The rest of the epoch, as `iter()` gives it, with a progress bar on rank 0: the step, of how many, the rate,
+        and how much of the time was spent waiting for batches.
+
+            for batch in loader.progress(): ...
+            for epoch in loader.epochs(90):
+                for batch in epoch.progress(): ...
+
+        By tqdm if that is installed, else as lines of text; nothing is written if `file` (None: stderr) is no terminal.
+        A resumed loader's begins where it goes on.
+        """
+        self._moves += 1
+        return Epoch(self, self.epoch).progress(file=file)
 
     def __len__(self) -> int:
         """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
@@ -347,6 +360,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Moves to the beginning of `epoch`, except right after loading a state of that epoch."""
         self._native.set_epoch(_number("epoch", epoch, 0))
+        self._moves += 1
 
     def redeal(self, step: int, world_size: int, rank: int | None = None) -> None:
         """Deals the rest of this epoch anew to `world_size` ranks, without a restart: for the ranks that
@@ -370,11 +384,14 @@ class Loader:
             None if rank is None else _number("rank", rank, 0),
         )
         self.world_size = int(world_size)
+        self._moves += 1
 
     def state_dict(self) -> State:
-        """Where the loader stands: the batches that the loop got are consumed, no others. Small,
-        JSON, and the same on every rank (not with tail="uneven", where it speaks for its rank)."""
-        state: State = json.loads(self._native.state())
+        """Where the loader stands: the batches that the loop got are consumed, no others; of `as_tf_dataset()` the
+        elements that came out. Small, JSON, and the same on every rank (not with tail="uneven", where it speaks for its
+        rank)."""
+        unused = None if self._passes is None else self._passes.state(self._moves)
+        state: State = json.loads(unused or self._native.state())
         return state
 
     def state_after(self, batch: Batch) -> State:
@@ -399,6 +416,7 @@ class Loader:
             raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
         states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         self._native.load([_json(each) for each in states], missing == "replay")
+        self._moves += 1
 
     def as_tf_dataset(self, *, valid: str | None = None, state: str | None = None) -> Any:
         """A `tf.data.Dataset` of dicts, batch by batch; one pass is (the rest of) one epoch of this rank.
@@ -407,14 +425,18 @@ class Loader:
         sparse features as `tf.RaggedTensor` (splits int64) and `tf.SparseTensor`. TensorFlow must not shard it again:
         its AutoShard policy is OFF. Keras' `fit` takes it; batches are copied into TensorFlow's threads.
 
+        A pass that is left (`break`, `take()`) goes on in the next one: what TensorFlow had fetched ahead of the last
+        element used comes again, and `state_dict()` does not count it. Used is what came out of the dataset, or of
+        what `map()`, `prefetch()`, `take()` and `with_options()` made of it. Other transformations (`batch()`, `repeat()`,
+        `shuffle()`, a strategy of tf.distribute) use what they take.
+
         - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
-        - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`. What TensorFlow
-          has fetched ahead is consumed to `state_dict()`, so a checkpoint wants that of the last element used; and so
-          does `load_state_dict()` before another pass when one was left inside of an epoch.
+        - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`: for checkpoints where
+          other transformations fetch ahead.
 
         Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
         """
-        # TensorFlow takes seconds to import.
+        TensorFlow()  # says so if it is not installed
         from shardfeed import tf_dataset
 
         return tf_dataset.make(self, valid, state)
@@ -538,6 +560,10 @@ class Epoch(Iterator[Batch]):
             raise StopIteration
         return batch
 
+    def progress(self, *, file: TextIO | None = None) -> Iterator[Batch]:
+        """These batches, with a progress bar: as `Loader.progress()`."""
+        return progress.show(self._loader, self, file)
+
 
 def _missing_shards(shards: list[str]) -> list[str]:
     """Names like `x-00003-of-00010` say how many files there are to be."""
@@ -569,6 +595,30 @@ def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
     if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
         raise ConfigError(f"outputs is a list of columns' names, not {outputs!r}")
     return list(outputs)
+
+
+def _check_replica(
+    replica: tuple[int, int] | None, in_cluster: bool, mode: str, resume: Any
+) -> Callable[[str | None], str | None]:
+    """Refuses what replicas cannot have; returns what makes of a name in the cluster this replica's own."""
+    part, parts = (0, 1) if replica is None else replica
+    if parts > 1 and os.environ.get("SHARDFEED_LEDGER"):
+        raise ConfigError(
+            f"replica={replica!r}: a ledger has one file for each rank, and replicas share their rank; unset "
+            f"SHARDFEED_LEDGER"
+        )
+    if parts > 1 and in_cluster and mode == "dynamic":
+        raise ConfigError(
+            f'replica={replica!r}: with mode="dynamic" a rank gets what is free when it asks, so replicas would get '
+            f'different batches; use mode="deterministic"'
+        )
+    if parts > 1 and in_cluster and resume == "latest":
+        raise ConfigError(
+            f'replica={replica!r}: resume="latest" is where the cluster knows a job to stand, and replicas are a job '
+            f"each; load one state_dict() on all of them"
+        )
+    suffix = f".replica-{part}" if in_cluster and part > 0 else ""
+    return lambda name: None if name is None else name + suffix
 
 
 def _coordinators(given: str | Sequence[str] | None) -> str | None:

@@ -118,13 +118,28 @@ def _variables(launcher: str, rank_name: str, size_name: str) -> Ranks | None:
 def _jax() -> Ranks | None:
     """What jax.distributed was told, if the program has imported and initialized it.
 
-    Not `jax.process_index()`: that starts the devices up, and waits for all processes.
+    JAX has no public name for the process's number but `jax.process_index()`, which starts the devices up, and that
+    waits for all processes: it is asked only when they are up. Else the number comes from where JAX keeps it.
     """
-    distributed = sys.modules.get("jax._src.distributed")
-    state: Any = getattr(distributed, "global_state", None)
-    if state is None or getattr(state, "client", None) is None:
+    if "jax" not in sys.modules:
         return None
-    return Ranks(int(state.process_id), int(state.num_processes), "jax.distributed")
+    state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    # The first is public, but came later than the other.
+    is_initialized = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
+    if not (is_initialized() if is_initialized is not None else getattr(state, "client", None) is not None):
+        return None
+    rank, world_size = getattr(state, "process_id", None), getattr(state, "num_processes", None)
+    if isinstance(rank, int) and isinstance(world_size, int):
+        return Ranks(rank, world_size, "jax.distributed")
+    jax = sys.modules["jax"]
+    are_up = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if are_up is not None and are_up():
+        return Ranks(jax.process_index(), jax.process_count(), "jax.process_index()")
+    # Taking this for rank 0 of 1 would make every process read everything.
+    raise ConfigError(
+        f"jax.distributed is initialized, but JAX {getattr(jax, '__version__', '')} does not say without starting the "
+        f"devices which process this is; pass rank=jax.process_index() and world_size=jax.process_count()"
+    )
 
 
 def _tensorflow() -> Ranks | None:

@@ -1,29 +1,31 @@
-"""A loader as a `tf.data.Dataset`. Needs TensorFlow."""
+"""`tf.data` over a loader: its elements, their static spec, and what TensorFlow fetched but nobody used. Needs tensorflow."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardfeed.batch import Column
+import tensorflow as tf
+
+from shardfeed.batch import Batch, Column
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.errors import ConfigError
-from shardfeed.output import TensorFlow
+from shardfeed.loader import Epoch
 
 if TYPE_CHECKING:
     from shardfeed.loader import Loader
 
-log = logging.getLogger("shardfeed")
-
 _LEFT = (
-    "a pass over as_tf_dataset() was left inside of epoch %d, and the next one goes on with its step %d: what TensorFlow "
-    "had fetched ahead of the last element used is not given again, unless the loader loads that element's state"
+    "another pass over as_tf_dataset() has begun since, and goes on where this one was left; a rank has one pass at a "
+    "time: drop this iterator"
 )
 
 
-def make(loader: Loader, valid: str | None, state: str | None) -> Any:
+def make(loader: Loader, valid: str | None, state: str | None) -> Elements:
     """As `Loader.as_tf_dataset` says."""
     if loader.output not in ("numpy", "tf"):
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
@@ -33,44 +35,169 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Any:
     for name in added:
         if name in loader._columns or added.count(name) > 1:
             raise ConfigError(f"{name!r} is the name of a column already; take another one for valid= or state=")
-    tf = TensorFlow().framework
     rows = None if loader._has_short_batches else loader.batch_size
-    spec = {
-        name: _spec(tf, column, rows, loader._ragged_ranks.get(name)) for name, column in loader._columns.items()
-    }
+    spec = {name: _spec(column, rows) for name, column in loader._columns.items()}
     if valid is not None:
         spec[valid] = tf.TensorSpec([rows], tf.bool)
     if state is not None:
         spec[state] = tf.TensorSpec([], tf.string)
 
-    left_at: tuple[int, int, int] | None = None
-
-    def elements() -> Iterator[dict[str, Any]]:
-        nonlocal left_at
-        if left_at is not None and left_at[1] != 0 and left_at == loader._native.cursor():
-            log.warning(_LEFT, *left_at[:2])
-        for batch in loader:
-            element = {name: _value(value) for name, value in batch.items()}
-            if valid is not None:
-                element[valid] = batch.valid
-            if state is not None:
-                element[state] = json.dumps(loader.state_after(batch))
-            left_at = loader._native.cursor()
-            yield element
-        left_at = None
+    def element(batch: Batch) -> dict[str, Any]:
+        made = {name: _value(value) for name, value in batch.items()}
+        if valid is not None:
+            made[valid] = batch.valid
+        if state is not None:
+            made[state] = json.dumps(loader.state_after(batch))
+        return made
 
     options = tf.data.Options()
     # Each process has its rank's part already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return tf.data.Dataset.from_generator(elements, output_signature=spec).with_options(options)
+    # It would stand behind the place where elements are counted, and the loader fetches ahead itself.
+    options.experimental_optimization.inject_prefetch = False
+    passes: Passes = loader._passes or Passes()
+    loader._passes = passes
+    numbered = tf.data.Dataset.from_generator(
+        lambda: passes.elements(loader, element), output_signature=(tf.TensorSpec([], tf.int64), spec)
+    )
+    return Elements(passes, numbered.with_options(options))
 
 
-def _spec(tf: Any, column: Column, rows: int | None, ragged_rank: int | None) -> Any:
+class Fetched(NamedTuple):
+    """A batch, and the loader's state before it."""
+
+    batch: Batch
+    state_before: str
+
+
+class Passes:
+    """What the passes over a loader's datasets have fetched. TensorFlow does not say what of it came out at the other end,
+    so each element travels with a number, which is told at the end; what is left of a pass comes first in the next one."""
+
+    def __init__(self) -> None:
+        #: Held while a batch is fetched, so that none is on its way when another pass begins.
+        self._turn = threading.Lock()
+        #: Passes that have begun; only the last one goes on.
+        self._begun = 0
+        self._numbers = itertools.count()
+        #: Held while what follows changes.
+        self._lock = threading.Lock()
+        self._moves = 0
+        #: Fetched by TensorFlow and not used yet, by number; and what was, of earlier passes, to be given again.
+        self._ahead: dict[int, Fetched] = {}
+        self._again: deque[Fetched] = deque()
+        #: The state before the batch that is being fetched.
+        self._fetching: str | None = None
+
+    def elements(self, loader: Loader, element: Callable[[Batch], dict[str, Any]]) -> Iterator[tuple[int, Any]]:
+        """One pass: the rest of an epoch, as (number, element)."""
+        with self._turn, self._lock:
+            self._begun += 1
+            this = self._begun
+            self._again.extendleft(reversed(self._ahead.values()))
+            self._ahead.clear()
+            if self._moves != loader._moves:
+                # It was told to go on elsewhere since, or somebody took batches behind these.
+                self._again.clear()
+                self._moves = loader._moves
+            rest = Epoch(loader, self._again[0].batch.epoch if self._again else loader.epoch)
+        while True:
+            with self._turn:
+                if this != self._begun:
+                    raise ConfigError(_LEFT)
+                taken = self._take_again() or self._fetch(loader, rest)
+            if taken is None:
+                return
+            number, batch = taken
+            yield number, element(batch)
+
+    def _take_again(self) -> tuple[int, Batch] | None:
+        with self._lock:
+            return self._number(self._again.popleft()) if self._again else None
+
+    def _fetch(self, loader: Loader, rest: Epoch) -> tuple[int, Batch] | None:
+        with self._lock:
+            before = self._fetching = loader._native.state()
+        try:
+            batch = next(rest, None)
+        except BaseException:
+            self._fetching = None
+            raise
+        with self._lock:
+            self._fetching = None
+            return None if batch is None else self._number(Fetched(batch, before))
+
+    def _number(self, fetched: Fetched) -> tuple[int, Batch]:
+        number = next(self._numbers)
+        self._ahead[number] = fetched
+        return number, fetched.batch
+
+    def use(self, number: Any) -> None:
+        """An element has left its dataset."""
+        with self._lock:
+            if self._ahead.pop(int(number), None) is None:
+                raise ConfigError(_LEFT)
+
+    def state(self, moves: int) -> str | None:
+        """The loader's state after what was used, if more was fetched."""
+        with self._lock:
+            if moves != self._moves:
+                return None
+            first = next(iter(self._ahead.values()), None) or (self._again[0] if self._again else None)
+            return self._fetching if first is None else first.state_before
+
+
+class Elements(tf.data.Dataset):
+    """A dataset of a loader's elements, which tells of each that is used.
+
+    What `map()`, `prefetch()`, `take()` and `with_options()` make of it does so, too. What others make is a dataset of
+    TensorFlow's own: to it, elements are used when it takes them.
+    """
+
+    def __init__(self, passes: Passes, numbered: Any) -> None:
+        self._passes = passes
+        #: Elements with their numbers.
+        self._numbered = numbered
+
+        def used(number: Any, element: Any) -> Any:
+            tf.numpy_function(passes.use, [number], [])
+            return element
+
+        # One by one and in their order, also where a prefetch stands before it.
+        self._used = numbered.map(used)
+        super().__init__(tf.data.experimental.to_variant(self._used))
+
+    def _inputs(self) -> list[Any]:
+        return [self._used]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._used.element_spec
+
+    def map(self, map_func: Callable[..., Any], *arguments: Any, **options: Any) -> Elements:
+        def mapped(number: Any, element: Any) -> Any:
+            # As TensorFlow's own map() passes and takes them.
+            made = map_func(*element) if type(element) is tuple else map_func(element)
+            return number, tuple(made) if isinstance(made, list) else made
+
+        return Elements(self._passes, self._numbered.map(mapped, *arguments, **options))
+
+    def prefetch(self, *arguments: Any, **options: Any) -> Elements:
+        return Elements(self._passes, self._numbered.prefetch(*arguments, **options))
+
+    def take(self, *arguments: Any, **options: Any) -> Elements:
+        return Elements(self._passes, self._numbered.take(*arguments, **options))
+
+    def with_options(self, *arguments: Any, **options: Any) -> Elements:
+        return Elements(self._passes, self._numbered.with_options(*arguments, **options))
+
+
+def _spec(column: Column, rows: int | None) -> Any:
     dtype = tf.string if column.dtype == "bytes" else tf.as_dtype(column.dtype)
     if column.kind == "ragged":
-        assert ragged_rank is not None, "operators make no ragged columns, so this is a feature's"
-        shape = [rows, *[None] * ragged_rank, *column.shape]
-        return tf.RaggedTensorSpec(shape, dtype, ragged_rank, row_splits_dtype=tf.int64)
+        assert column.row_lengths, "operators make no ragged columns, so this is a feature's"
+        shape = [rows, *column.row_lengths, *column.shape]
+        return tf.RaggedTensorSpec(shape, dtype, len(column.row_lengths), row_splits_dtype=tf.int64)
     if column.kind == "sparse":
         return tf.SparseTensorSpec([rows, *column.shape], dtype)
     if column.kind == "padded":

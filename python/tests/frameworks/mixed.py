@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +74,39 @@ def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loade
     return sf.Loader(files, features, operators=made, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
 
 
+#: Partitions by how they are told of, each with the features of `parted` records: `kind` has RaggedFeature's names.
+PARTITIONS: dict[str, Callable[[Any], list[Any]]] = {
+    "none": lambda kind: [],
+    "row lengths": lambda kind: [kind.RowLengths("lengths")],
+    "row limits": lambda kind: [kind.RowLimits("limits")],
+    "row starts": lambda kind: [kind.RowStarts("starts")],
+    "row splits": lambda kind: [kind.RowSplits("splits")],
+    "value row ids": lambda kind: [kind.ValueRowIds("ids")],
+    "uniform": lambda kind: [kind.UniformRowLength(4)],
+    "uniform twice": lambda kind: [kind.UniformRowLength(2), kind.UniformRowLength(2)],
+    "lengths, uniform": lambda kind: [kind.RowLengths("lengths"), kind.UniformRowLength(1)],
+    "uniform, lengths": lambda kind: [kind.UniformRowLength(2), kind.RowLengths("ones and threes")],
+    "lengths, lengths": lambda kind: [kind.RowLengths("twos"), kind.RowLengths("ones and threes")],
+    "lengths, uniform, lengths": lambda kind: [
+        kind.RowLengths("units"), kind.UniformRowLength(2), kind.RowLengths("ones and threes")
+    ],
+}  # fmt: skip
+
+
+def parted(file: Path) -> list[bytes]:
+    """Writes records whose values are parted in every way, and returns them; the first has none."""
+    with sf.TFRecordWriter(file) as writer:
+        for number in range(6):
+            n = number % 4
+            writer.write({
+                "number": [float(i) for i in range(4 * n)], "string": [f"{number}/{i}" for i in range(4 * n)],
+                "lengths": [4] * n, "limits": [4 * i + 4 for i in range(n)], "starts": [4 * i for i in range(n)],
+                "splits": [4 * i for i in range(n + 1)], "ids": [i // 4 for i in range(4 * n)], "units": [1] * n,
+                "twos": [2] * n if number % 2 else [0, 2 * n] if n else [], "ones and threes": [1, 3] * n,
+            })  # fmt: skip
+    return [bytes(record) for record in sf.read_records(file)]
+
+
 def slots_in_use(each: sf.Loader) -> int:
     return int(each.stats()["slots_in_use"])
 
@@ -81,3 +120,27 @@ def address(batch: sf.Batch, column: str) -> int:
     """Where the values of a column begin in the slot, asked of the slot itself."""
     place = batch._columns[column].place
     return np.frombuffer(memoryview(batch._native.column(place)[0]), np.uint8).ctypes.data
+
+
+def two_processes(code: str, word: str, *arguments: str) -> list[list[Any]]:
+    """Runs code as two processes of JAX, with (an address, its number, *arguments), which must both end well. Returns of
+    each the JSON of its lines that begin with `word`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, address, str(number), *arguments],
+            env={**os.environ, **paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
+    begin = len(word) + 1
+    return [[json.loads(line[begin:]) for line in out.splitlines() if line.startswith(f"{word} ")] for out, _ in said]

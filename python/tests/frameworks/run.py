@@ -24,7 +24,9 @@ GROUPS = {
         "test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py",
         "test_training_torch.py",
     ],
-    "jax": ["test_jax_output.py", "test_jax_global.py", "test_training_jax.py"],
+    "jax": [
+        "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_training_jax.py",
+    ],
     "tensorflow": ["test_tf_output.py", "test_tf_dataset.py", "test_tfds.py", "test_training_keras.py"],
 }  # fmt: skip
 IN_ALL = ["test_examples.py"]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +92,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mixed, shardfeed as sf
-files, address, rank, state = sys.argv[1:]
+address, rank, files, state = sys.argv[1:]
 jax.distributed.initialize(address, num_processes=2, process_id=int(rank), initialization_timeout=60)
 each = mixed.loader(
     files, outputs=["id", "image"], batch_size=4, lanes=2, output="jax", resume=json.loads(state),
@@ -117,26 +114,9 @@ for batch in each:
 
 def two_processes(files: str, state: Any) -> list[Any]:
     """What both say, which must be the same."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAINER, files, address, str(rank), json.dumps(state)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=240) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
-    lines = [[json.loads(line[5:]) for line in out.splitlines() if line.startswith("step ")] for out, _ in said]
-    assert lines[0] == lines[1]
-    return lines[0]
+    first, second = mixed.two_processes(TRAINER, "step", files, json.dumps(state))
+    assert first == second
+    return first
 
 
 def test_two_processes(files: str) -> None:

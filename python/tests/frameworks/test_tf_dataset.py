@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def ids(elements: Any) -> list[list[int]]:
     return [element["id"].numpy().tolist() for element in elements]
 
 
-def order(files: str, **options: Any) -> list[list[int]]:
+def order(files: str, *, epochs: int = 3, **options: Any) -> list[list[int]]:
     each = mixed.loader(files, **options)
-    return [batch["id"].tolist() for _ in range(3) for batch in each]
+    return [batch["id"].tolist() for _ in range(epochs) for batch in each]
 
 
 @pytest.mark.parametrize("output", ["numpy", "tf"])
@@ -133,20 +134,161 @@ def test_a_state_of_each_element_holds_under_prefetch(files: str, taken: int) ->
     assert rest[: 12 - taken] == order(files)[taken:12]
 
 
-def test_a_pass_that_was_left_is_told_of(files: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What was fetched ahead is gone then, as TensorFlow does not say what of it was used."""
+def delivered(ledger: Path) -> list[list[int]]:
+    """The ids of each step that the loader handed out, as its ledger has them: a record is `shard + 2 * ordinal`."""
+    steps: list[list[int]] = []
+    last = None
+    for line in (ledger / "rank-0").read_text().splitlines():
+        if line.startswith("start"):
+            continue
+        _, epoch, step, shard, ordinal, _ = line.split()
+        if (epoch, step) != last:
+            steps.append([])
+        last = epoch, step
+        steps[-1].append(int(Path(shard).stem.removeprefix("part-")) + 2 * int(ordinal))
+    return steps
+
+
+Make = Callable[[Any], Any]
+AHEAD: dict[str, Make] = {
+    "as it is": lambda dataset: dataset,
+    "prefetch": lambda dataset: dataset.prefetch(3),
+    "autotuned": lambda dataset: dataset.prefetch(tf.data.AUTOTUNE),
+    "parallel map": lambda dataset: dataset.map(lambda x: {"id": x["id"]}, num_parallel_calls=2).prefetch(2),
+    "more than an epoch": lambda dataset: dataset.prefetch(100),
+    "options": lambda dataset: dataset.prefetch(2).with_options(tf.data.Options()).map(lambda x: dict(x)),
+}
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_a_pass_that_was_left_goes_on_in_the_next_one(
+    files: str, ahead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was fetched ahead, all epochs come whole and in order, and the loader gave each batch out once."""
+    whole = order(files, epochs=4)
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
     each = mixed.loader(files)
-    dataset = each.as_tf_dataset(state="state")
-    assert len(ids(dataset)) == 6 and len(ids(dataset)) == 6
-    state = json.loads(next(iter(dataset.prefetch(2)))["state"].numpy())
-    assert not caplog.messages
-    each.load_state_dict(state)
-    assert ids(dataset) == order(files)[13:]
-    assert not caplog.messages
+    dataset = AHEAD[ahead](each.as_tf_dataset())
+    got = ids(dataset.take(1))
+    for element in dataset:
+        got += ids([element])
+        if len(got) == 3:
+            break
+    got += ids([next(iter(dataset))])
+    kept = iter(dataset)
+    got += ids([next(kept)])
+    passes = [got, ids(dataset), ids(dataset), ids(dataset.take(6)), ids(dataset)]
+    assert [len(each) for each in passes] == [5, 1, 6, 6, 6]
+    assert sum(passes, []) == delivered(tmp_path / "ledger") == whole
+
+
+def test_a_pass_is_one_at_a_time(files: str) -> None:
+    dataset = mixed.loader(files).as_tf_dataset().prefetch(2)
+    first = iter(dataset)
+    next(first)
+    second = iter(dataset)
+    assert ids([next(second)]) == order(files)[1:2]
+    with pytest.raises(tf.errors.OpError, match="another pass over as_tf_dataset.. has begun since"):
+        for _ in first:
+            pass
+    assert ids(second) == order(files)[2:6]
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+def test_the_loaders_state_is_that_of_what_was_used(files: str, ahead: str) -> None:
+    each = mixed.loader(files)
+    dataset = AHEAD[ahead](each.as_tf_dataset())
+    used = 0
+    for _ in range(2):
+        for _ in dataset:
+            used += 1
+            again = mixed.loader(files, resume=each.state_dict())
+            rest = [batch["id"].tolist() for _ in range(2) for batch in again]
+            assert (rest + order(files))[0] == order(files)[used]
+    left = next(iter(dataset))
+    state = each.state_dict()
+    assert ids([left]) + ids(mixed.loader(files, resume=state).as_tf_dataset()) == order(files)[12:18]
+
+
+def test_a_loader_that_is_told_where_to_go_on_goes_there(files: str) -> None:
+    """And not where TensorFlow had got to."""
+    each = mixed.loader(files)
+    dataset = each.as_tf_dataset().prefetch(2)
+    start = each.state_dict()
     next(iter(dataset))
-    ids(dataset)
-    (message,) = caplog.messages
-    assert message.startswith("a pass over as_tf_dataset() was left inside of epoch 3, and the next one goes on")
+    each.load_state_dict(start)
+    assert ids(dataset.take(2)) == order(files)[:2]
+    each.set_epoch(2)
+    assert ids(dataset.take(1)) == order(files)[12:13]
+    # Whoever takes batches past TensorFlow has them from behind what it fetched.
+    position = next(iter(each)).step
+    assert each.state_dict() == json.loads(each._native.state())
+    assert ids(dataset) == order(files)[12 + position + 1 : 18]
+
+
+def test_other_transformations_use_what_they_take(files: str) -> None:
+    each = mixed.loader(files, outputs=["id"])
+    repeated = each.as_tf_dataset(state="state").repeat().prefetch(2)
+    elements = [element for _, element in zip(range(8), repeated, strict=False)]
+    assert ids(elements) == order(files)[:8]
+    state = json.loads(elements[-1]["state"].numpy())
+    each.load_state_dict(state)
+    pairs = each.as_tf_dataset().map(lambda x: (x["id"], x["id"] + 1)).batch(2)
+    (first, *_) = pairs.map(lambda a, b: [a, b])
+    assert first[0].numpy().tolist() == order(files)[8:10] and (first[1] == first[0] + 1).numpy().all()
+
+
+def test_loops_of_a_graph(files: str) -> None:
+    """With `take()` they use what they take, and an iterator asked in one does."""
+    dataset = mixed.loader(files).as_tf_dataset().prefetch(2)
+
+    @tf.function
+    def two() -> Any:
+        seen = tf.TensorArray(tf.int64, 0, True)
+        for number, element in dataset.take(2).enumerate():
+            seen = seen.write(tf.cast(number, tf.int32), element["id"])
+        return seen.stack()
+
+    @tf.function
+    def one(elements: Any) -> Any:
+        return next(elements)["id"]
+
+    got = two().numpy().tolist() + two().numpy().tolist() + [one(iter(dataset)).numpy().tolist()]
+    assert got + ids(dataset) == order(files)[:6]
+
+
+def test_keras_goes_on_where_it_was_left(files: str) -> None:
+    """`take()` to look at a batch, a fit that is stopped inside of an epoch, and another one that Keras cuts."""
+    each = mixed.loader(files, tail="pad", batch_size=9)
+    seen: list[list[int]] = []
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 1
+
+    class Model(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            image, target, number = data
+            tf.py_function(lambda numbers: seen.append(numbers.numpy().tolist()), [number], [])
+            return super().train_step((image, target))
+
+    dataset = each.as_tf_dataset().map(
+        lambda x: (tf.reshape(x["image"], [-1, 6]), tf.reduce_sum(x["image"], [1, 2]), x["id"])
+    ).prefetch(2)  # fmt: skip
+    inputs = keras.Input([6])
+    model = Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(optimizer="sgd", loss="mse")
+    looked_at = [numbers.numpy().tolist() for _, _, numbers in dataset.take(1)]
+    model.fit(dataset, epochs=9, callbacks=[Stop()], verbose=0)
+    assert len(seen) == 2
+    # The rest of the epoch are 3 steps. Keras cuts the next one, as it takes their number for that of all.
+    model.fit(dataset, epochs=2, verbose=0)
+    steps = 1 + len(seen)
+    assert 6 < steps < 12
+    whole = order(files, tail="pad", batch_size=9)
+    assert looked_at + seen == whole[:steps]
+    state = each.state_dict()
+    assert next(iter(mixed.loader(files, tail="pad", batch_size=9, resume=state)))["id"].tolist() == whole[steps]
 
 
 def test_keras_fits(files: str) -> None:

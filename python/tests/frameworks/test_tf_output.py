@@ -119,6 +119,30 @@ def test_ragged_sparse_and_strings_are_what_parse_example_gives(files: str) -> N
             same_sparse(batch[name].to_tf_sparse(), sparse)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "string"])
+@pytest.mark.parametrize("partitions", mixed.PARTITIONS)
+def test_partitions_are_what_parse_example_gives(partitions: str, dtype: Any, tmp_path: Path) -> None:
+    """Values, splits, and shapes as far as they are known."""
+    records = mixed.parted(tmp_path / "x.tfrecord")
+    key = "number" if dtype == "float32" else "string"
+    ours, theirs = (mixed.PARTITIONS[partitions](kind) for kind in (sf.RaggedFeature, tf.io.RaggedFeature))
+    feature = tf.io.RaggedFeature(tf.as_dtype(dtype), key, theirs, row_splits_dtype=tf.int64)
+    expected = tf.io.parse_example(records, {"x": feature})["x"]
+    each = sf.Loader(tmp_path / "x.tfrecord", {"x": sf.RaggedFeature(dtype, key, ours)}, batch_size=6, shuffle=False)
+    column = next(iter(each))["x"]
+    (element,) = each.as_tf_dataset()
+    for ragged in (column.to_tf_ragged(), element["x"]):
+        assert ragged.to_list() == expected.to_list() == column.tolist()
+        assert ragged.shape.as_list() == expected.shape.as_list() and ragged.ragged_rank == expected.ragged_rank
+        assert ragged.dtype == expected.dtype
+        for split, other in zip(ragged.nested_row_splits, expected.nested_row_splits, strict=True):
+            assert split.dtype == tf.int64 and split.numpy().tolist() == other.numpy().tolist()
+    if column.nested_row_splits[1:]:
+        inner = column.inner().to_tf_ragged()
+        assert inner.to_list() == expected.values.to_list() == column.inner().tolist()
+        assert inner.shape.as_list() == expected.values.shape.as_list()
+
+
 def same_sparse(one: tf.SparseTensor, other: tf.SparseTensor) -> None:
     assert one.dtype == other.dtype
     for part in ("indices", "values", "dense_shape"):

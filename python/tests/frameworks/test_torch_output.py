@@ -133,6 +133,25 @@ def test_other_columns_stay_and_know_the_way(files: str) -> None:
     assert torch.equal(sparse.to_dense(), dense)
 
 
+@pytest.mark.parametrize("partitions", mixed.PARTITIONS)
+def test_partitions_become_jagged(partitions: str, tmp_path: Path) -> None:
+    """The innermost rows, over the same memory; those around them are what the other splits say."""
+    mixed.parted(tmp_path / "x.tfrecord")
+    feature = sf.RaggedFeature("float32", "number", mixed.PARTITIONS[partitions](sf.RaggedFeature))
+    batch = next(iter(sf.Loader(tmp_path / "x.tfrecord", {"x": feature}, batch_size=6, shuffle=False, output="torch")))
+    column, rows = batch["x"], batch["x"].tolist()
+    for _ in column.nested_row_splits[1:]:
+        splits = column.row_splits
+        column, rows = column.inner(), [row for outer in rows for row in outer]
+        assert splits[-1] == len(rows)
+    jagged = column.to_torch_jagged()
+    assert jagged.values().data_ptr() == mixed.address(batch, "x")
+    assert [row.tolist() for row in jagged.unbind()] == rows == column.tolist()
+    assert torch.nested.to_padded_tensor(jagged, -1.0).tolist() == column.to_dense(-1.0).tolist()
+    with pytest.raises(ValueError, match="the rows of this column are values"):
+        column.inner()
+
+
 def test_a_jagged_tensor_keeps_the_slot(files: str) -> None:
     each = mixed.loader(files, output="torch", prefetch=1)
     held = [(batch["list"].to_torch_jagged(), batch["list"].tolist()) for _ in range(2) for batch in each]
