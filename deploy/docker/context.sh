@@ -13,7 +13,9 @@ ls "$root"/python/python/shardfeed/_native*.so > /dev/null || {
   echo "error: the Python package has no extension module; \`make build\` makes it" >&2; exit 1; }
 
 mkdir -p "$folder/packages"
-install -m 0755 "$binary" "$folder/shardfeed"
+# Without what only a debugger reads, which is most of it. (binutils come with the C compiler that built it.)
+strip -o "$folder/shardfeed" "$binary"
+chmod 0755 "$folder/shardfeed"
 # The package works with every CPython from 3.11 on; numpy's file is for one of them.
 if ! ls -d "$folder"/packages/numpy > /dev/null 2>&1; then
   "$python" -m pip install --quiet --disable-pip-version-check --target "$folder/packages" --no-deps \

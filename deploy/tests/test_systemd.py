@@ -33,7 +33,8 @@ SHARDS, EPOCHS, STEP_SECONDS = 12, 6, 0.05
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
-    made = Machine("units", binds=(f"--bind-ro={ROOT / 'examples'}:/srv/examples",))
+    shown = {ROOT / "examples": "/srv/examples", DEPLOY: "/srv/tree/deploy", BINARY: "/srv/tree/shardfeed"}
+    made = Machine("units", binds=tuple(f"--bind-ro={source}:{place}" for source, place in shown.items()))
     run([DEPLOY / "systemd/install.sh", made.root], env={**os.environ, "SHARDFEED_BINARY": str(BINARY)})
     etc = made.root / "etc"
     peers = ", ".join(f'"{node}=127.0.0.1:{port}"' for node, port in PORTS.items())
@@ -150,6 +151,15 @@ def test_a_leader_that_is_stopped_hands_over_and_ends_well(cluster: Machine) -> 
     assert end == {"Result": "success", "ExecMainStatus": "0", "ActiveState": "inactive"}
     assert leader(cluster) not in (0, old)
     cluster.run("systemctl", "start", COORDINATORS[old])
+
+
+def test_installing_over_what_runs_leaves_its_options_and_lets_it_run(cluster: Machine) -> None:
+    files = ("md5sum", "/etc/shardfeed/coordinator.toml", "/etc/shardfeed/worker.toml")
+    options, before = cluster.run(*files), cluster.until_active(WORKER)
+    cluster.run("env", "SHARDFEED_BINARY=/srv/tree/shardfeed", "/srv/tree/deploy/systemd/install.sh")
+    assert (cluster.run(*files), cluster.unit(WORKER, "MainPID")["MainPID"]) == (options, before)
+    cluster.run("systemctl", "restart", WORKER)
+    cluster.until_active(WORKER, but_not=before)
 
 
 def test_options_that_have_no_meaning_are_refused_before_the_start(cluster: Machine) -> None:
