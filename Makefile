@@ -6,8 +6,8 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg \
-  test-frameworks test-pythons clean
+.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
+  test-deploy-kubernetes clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test    formatting, lints and all tests"
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
 	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
+	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, each tried for real; as root, see deploy/README.md"
 	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
@@ -64,6 +65,7 @@ check-python: build
 	cd python && ../$(VENV)/bin/python -m mypy.stubtest shardfeed._native --mypy-config-file pyproject.toml \
 	  --ignore-disjoint-bases --allowlist stubtest_allowed.txt --ignore-unused-allowlist
 	cd python && ../$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests deploy/tests/test_config.py
 
 # The debug build, which is optimized a little: what overflows or breaks an assertion is a find.
 SECONDS ?= 600
@@ -87,6 +89,25 @@ test-turbojpeg: build
 # FRAMEWORKS="torch" runs one of them.
 test-frameworks: build
 	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
+
+# As root: machines, networks and containers are made, and go again. Each part by itself, too.
+test-deploy: test-deploy-kubernetes test-deploy-systemd test-deploy-docker test-deploy-slurm
+
+DEPLOY_TEST = $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests
+
+test-deploy-systemd: build
+	$(DEPLOY_TEST) deploy/tests/test_systemd.py
+
+test-deploy-docker: build
+	$(DEPLOY_TEST) deploy/tests/test_docker.py
+
+test-deploy-slurm: build
+	$(DEPLOY_TEST) deploy/tests/test_slurm.py
+
+test-deploy-kubernetes: build
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/tests/requirements.txt
+	MYPYPATH=examples/digits:tests:python/tests/frameworks $(VENV)/bin/python -m mypy --config-file python/pyproject.toml deploy/tests
+	$(DEPLOY_TEST) deploy/tests/test_kubernetes.py deploy/tests/test_pods.py
 
 # The extension module of `build` is of the stable ABI: the same file goes with each. PYTEST="-k ranks" runs some of the tests.
 PYTHONS ?= python3.12 python3.13

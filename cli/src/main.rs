@@ -50,7 +50,8 @@ SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coo
 #[derive(Debug, Parser)]
 #[command(name = "shardfeed", version, max_term_width = 100, after_help = AFTER_HELP)]
 struct Cli {
-    /// How results are printed: for people, or for programs, complete and with lasting names
+    /// How results are printed: for people, with more columns, or for programs, complete and with lasting
+    /// names: as one document, a line for each thing, or their names
     #[arg(short, long, global = true, value_enum, default_value_t)]
     #[arg(value_name = "FORMAT", display_order = 900)]
     output: Format,

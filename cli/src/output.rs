@@ -20,16 +20,16 @@ const GAP: u16 = 2;
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    // For people
     #[default]
     Table,
-    /// For people, with more columns where there are more
+    // For people, with more columns where there are more
     Wide,
-    /// One JSON document
+    // One JSON document
     Json,
-    /// One line of JSON for each thing that is listed
+    // One line of JSON for each thing that is listed
     Jsonl,
-    /// One name on each line
+    // One name on each line
     Name,
 }
 

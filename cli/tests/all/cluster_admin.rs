@@ -25,26 +25,13 @@ fn help_of_the_verbs_on_coordinators() {
               help             Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
         "#]],
     );
     check(
@@ -59,16 +46,11 @@ fn help_of_the_verbs_on_coordinators() {
 
             Options:
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -81,10 +63,15 @@ fn help_of_the_verbs_on_coordinators() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -111,16 +98,11 @@ fn help_of_the_verbs_on_coordinators() {
 
             Options:
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -133,10 +115,15 @@ fn help_of_the_verbs_on_coordinators() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -162,16 +149,11 @@ fn help_of_the_verbs_on_coordinators() {
                       Do it: this cannot be taken back
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -184,10 +166,15 @@ fn help_of_the_verbs_on_coordinators() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -203,42 +190,23 @@ fn help_of_the_verbs_on_coordinators() {
             Usage: shardfeed cluster transfer-leader [OPTIONS] [NODE]
 
             Arguments:
-              [NODE]
-                      Number of the coordinator that shall lead [default: the one that is most up to date]
+              [NODE]  Number of the coordinator that shall lead [default: the one that is most up to date]
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
-
-                      [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
-
-                  --timeout <TIME>
-                      How long to wait for an answer
-
-                      [default: 10s]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
     check(
@@ -254,26 +222,13 @@ fn help_of_the_verbs_on_coordinators() {
               help     Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
         "#]],
     );
     check(
@@ -292,16 +247,11 @@ fn help_of_the_verbs_on_coordinators() {
 
             Options:
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -314,10 +264,15 @@ fn help_of_the_verbs_on_coordinators() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -340,13 +295,19 @@ fn help_of_the_verbs_that_give_and_take_work() {
               <NAME>  The worker's name
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -366,20 +327,32 @@ fn help_of_the_verbs_that_give_and_take_work() {
 
             Options:
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -406,20 +379,32 @@ fn help_of_the_verbs_that_give_and_take_work() {
                       Do not wait until it serves nothing
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -449,20 +434,32 @@ fn help_of_the_verbs_that_remove() {
                       Do it: this cannot be taken back
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -489,20 +486,32 @@ fn help_of_the_verbs_that_remove() {
                       Do it: this cannot be taken back
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer

@@ -146,7 +146,7 @@ fn names_that_are_not_known() {
     ];
     let said: Vec<_> = verbs.iter().map(|verb| cluster.fails(verb)).collect();
     expect![[r#"
-        exit 1
+        exit 3
         error: there is no job `x`
         hint: there are no jobs yet
     "#]]
@@ -155,20 +155,20 @@ fn names_that_are_not_known() {
         assert_eq!(text, &said[0]);
     }
     expect![[r#"
-        exit 1
+        exit 3
         error: there is no dataset `x`
         hint: there are no datasets yet
     "#]]
     .assert_eq(&cluster.fails(&["dataset", "show", "x"]));
     expect![[r#"
-        exit 1
+        exit 3
         error: there is no worker `x`
         hint: there are no workers yet
     "#]]
     .assert_eq(&cluster.fails(&["worker", "show", "x"]));
     cluster.ok(&["dataset", "add", "train", "s-0.tfrecord", "--no-wait"]);
     expect![[r#"
-        exit 1
+        exit 3
         error: there is no dataset `x`
         hint: there are these datasets: train
     "#]]

@@ -18,26 +18,13 @@ fn of_the_processes() {
               help   Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
         "#]],
     );
     check(
@@ -93,16 +80,11 @@ fn of_the_processes() {
                       [env: SHARDFEED_COORDINATOR__JOIN]
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -263,16 +245,11 @@ fn of_the_processes() {
                       [env: SHARDFEED_WORKER__CLUSTER_ID]
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -300,42 +277,23 @@ fn of_the_processes() {
             Usage: shardfeed up [OPTIONS]
 
             Options:
-                  --data <DIR>
-                      Folder for all that outlives the process [default: a temporary one, removed at the end]
-
-                  --listen <IP:PORT>
-                      Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
-
-                  --http <IP:PORT>
-                      Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
-
-                  --socket <PATH>
-                      Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
-                      $XDG_RUNTIME_DIR/shardfeed/worker.sock]
-
-                  --memory-budget <SIZE>
-                      Memory for records and batches of all trainers [default: a quarter of what there is]
-
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+                  --data <DIR>            Folder for all that outlives the process [default: a temporary one,
+                                          removed at the end]
+                  --listen <IP:PORT>      Address for workers and people, gRPC; port 0 takes a free one
+                                          [default: 127.0.0.1:7070]
+                  --http <IP:PORT>        Address for health and metrics, HTTP; port 0 takes a free one
+                                          [default: 127.0.0.1:7071]
+                  --socket <PATH>         Path of the socket for trainers [default: /run/shardfeed/worker.sock
+                                          as root, else $XDG_RUNTIME_DIR/shardfeed/worker.sock]
+                  --memory-budget <SIZE>  Memory for records and batches of all trainers [default: a quarter of
+                                          what there is]
+              -o, --output <FORMAT>       How results are printed: for people, with more columns, or for
+                                          programs, complete and with lasting names: as one document, a line for
+                                          each thing, or their names [default: table] [possible values: table,
+                                          wide, json, jsonl, name]
+                  --no-headers            Leave the first line of tables out
+              -w, --watch                 Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help                  Print help
 
             Examples:
               shardfeed up
@@ -384,20 +342,32 @@ fn of_the_verbs_on_datasets() {
                       Do not wait until it is ready
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -418,13 +388,19 @@ fn of_the_verbs_on_datasets() {
 
             Options:
                   --all              Show all datasets, not only the first 20
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -439,13 +415,19 @@ fn of_the_verbs_on_datasets() {
               <NAME>  The dataset's name
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -471,45 +453,39 @@ fn of_the_verbs_on_workers() {
               help      Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
     check(
         &["worker", "list"],
         &expect![[r#"
-            What fixes an order in the cluster, and the generations in which ranks followed it
+            List the cluster's workers
 
-            Usage: shardfeed job [OPTIONS] <COMMAND>
-
-            Commands:
-              list    List the jobs
-              show    Show a job: what fixes its order, and its generations
-              remove  Remove a job and what is known of its generations
-              help    Print this message or the help of the given subcommand(s)
+            Usage: shardfeed worker list [OPTIONS]
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                  --all              Show also workers that are gone, as far as they are remembered, and more
+                                     than 20
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
 
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+            Cluster:
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
+                  --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
     check(
@@ -523,13 +499,19 @@ fn of_the_verbs_on_workers() {
               <NAME>  The worker's name
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -541,13 +523,19 @@ fn of_the_verbs_on_workers() {
             Usage: shardfeed status [OPTIONS]
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -565,12 +553,19 @@ fn of_the_verbs_on_jobs() {
             Commands:
               list    List the jobs
               show    Show a job: what fixes its order, and its generations
+              pause   Let a job's trainers wait for their next batch until it is resumed
+              resume  Let a paused job go on, or the ranks of a cancelled one start again
+              cancel  End a job: its trainers' loaders fail, and no rank may start until it is resumed
               remove  Remove a job and what is known of its generations
               help    Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
@@ -583,13 +578,19 @@ fn of_the_verbs_on_jobs() {
 
             Options:
                   --all              Show all jobs, not only the first 20
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -604,13 +605,19 @@ fn of_the_verbs_on_jobs() {
               <NAME>  The job's name
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -627,8 +634,12 @@ fn of_the_verbs_on_jobs() {
               help  Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
@@ -642,13 +653,19 @@ fn of_the_verbs_on_jobs() {
             Options:
                   --job <JOB>        The job's name
                   --all              Show all epochs, not only the last 20
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -662,13 +679,19 @@ fn of_the_verbs_on_jobs() {
             Options:
                   --job <JOB>        The job's name
                   --epoch <EPOCH>    Epoch, from 0 [default: the one that the slowest rank is in]
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );
@@ -680,12 +703,17 @@ fn of_the_verbs_on_jobs() {
             Usage: shardfeed shard [OPTIONS] <COMMAND>
 
             Commands:
-              list  List the shards of an epoch: state, ranks, worker, progress
-              help  Print this message or the help of the given subcommand(s)
+              list     List the shards of an epoch: state, ranks, worker, progress
+              history  Show every lease of a shard in an epoch, and why it moved
+              help     Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
@@ -713,24 +741,45 @@ fn of_the_verbs_on_jobs() {
                       - done:    All of it that this epoch delivers is delivered
                       - skipped: It is left out
 
+                  --rank <RANK>
+                      Only shards that this rank reads
+
+                  --worker <NAME>
+                      Only shards of ranks that this worker serves
+
+                  --file <TEXT>
+                      Only shards whose path has this in it
+
                   --all
                       Show all shards, not only the first 20
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -740,6 +789,7 @@ fn of_the_verbs_on_jobs() {
             Examples:
               shardfeed shard list --job resnet
               shardfeed shard list --job resnet --state reading,leased -o wide
+              shardfeed shard list --job resnet --rank 3 --file part-0001 --all
               shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'
         "#]],
     );
@@ -755,8 +805,12 @@ fn of_the_verbs_on_jobs() {
               help  Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
@@ -770,13 +824,19 @@ fn of_the_verbs_on_jobs() {
             Options:
                   --job <JOB>        The job's name
                   --all              Show all ranks, not only the first 20
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
 
             Cluster:
-                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [env:
-                                             SHARDFEED_COORDINATOR] [default: 127.0.0.1:7070]
+                  --coordinator <HOST:PORT>  Address of the coordinator; of several, with commas [default: that
+                                             of the context, else 127.0.0.1:7070] [env: SHARDFEED_COORDINATOR]
+                  --context <NAME>           Cluster, by the name that `shardfeed context` knows [default: the
+                                             one in use] [env: SHARDFEED_CONTEXT]
                   --timeout <TIME>           How long to wait for an answer [default: 10s]
         "#]],
     );

@@ -215,17 +215,18 @@ fn check_lists(cluster: &Cluster) {
         .assert_eq(&heading(&["epoch", "list", "--job", "j"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
     expect![[r#"
-        JOB  DATASET  GENERATION  RANKS  EPOCH  STEP  AGE
-        j  train  0  2 of 2  0  5  $TIME
+        JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE
+        j  train  running  0  2 of 2  0  5  $TIME
     "#]]
     .assert_eq(&cluster.ok(&["job", "list"]));
     expect![[r#"
-        JOB  DATASET  GENERATION  RANKS  EPOCH  STEP  AGE  RUN  GLOBAL BATCH  TAIL  DIGEST
-        j  train  0  2 of 2  0  5  $TIME  run-1  8  drop  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE  RUN  GLOBAL BATCH  TAIL  DIGEST
+        j  train  running  0  2 of 2  0  5  $TIME  run-1  8  drop  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
     "#]].assert_eq(&cluster.ok(&["job", "list", "-o", "wide"]));
     expect![[r#"
         job  j
         dataset  train
+        state  running
         made known  $TIME ago
         digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
@@ -245,6 +246,7 @@ fn check_lists(cluster: &Cluster) {
     expect![[r#"
         job  j
         dataset  train
+        state  running
         made known  $TIME ago
         digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea

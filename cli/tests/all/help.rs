@@ -31,9 +31,12 @@ fn of_the_program() {
               worker       The processes that read for the trainers of their hosts
               coordinator  The process that decides who reads what
               cluster      The coordinators of a cluster: who leads, members, backups
+              events       What happened: workers, datasets, jobs, generations, ranks that moved
+              context      Clusters by names, for people who work with several
               why          Say what limits a job, and what to change
               bench        Read a job, or files, with a trainer that does nothing, and say how fast that is
               trace        Record what each thread of this host's worker does, as a timeline for Perfetto
+              doctor       Check whether this host is fit for a coordinator, a worker and a trainer
               health       Say whether a coordinator or worker of this host serves
               config       The options of coordinators and workers: files, environment, defaults
               wait         Wait until something is so: a leader, a dataset, a worker, the end of an epoch
@@ -44,29 +47,14 @@ fn of_the_program() {
               help         Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
-
-              -V, --version
-                      Print version
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
+              -V, --version          Print version
 
             Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2
             wrong usage, 3 not found, 4 denied, 5 conflict, 6 no coordinator answers or leads, 7 not in time.
@@ -98,26 +86,13 @@ fn of_dataset() {
               help     Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
         "#]],
     );
     check(
@@ -126,6 +101,46 @@ fn of_dataset() {
             Show what a dataset holds: shards, records, sizes, digest, and the features of a record
 
             Usage: shardfeed dataset inspect [OPTIONS] <FILES>...
+
+            Arguments:
+              <FILES>...  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+
+            Options:
+                  --compression <SCHEME>  How the files are compressed [default: auto] [possible values: auto,
+                                          none, gzip, zlib]
+                  --corrupt <POLICY>      What is left out of damaged files, as in the run: nothing, it is an
+                                          error; what follows where the framing breaks; any file with damage
+                                          [default: error] [possible values: error, skip-record, skip-file]
+                  --no-cache              Scan the files, and keep nothing of it
+                  --all                   Show all shards, not only the first 20
+                  --unscanned             Scan nothing: numbers of records are those that .idx files of
+                                          tfrecord2idx and TFDS's dataset_info.json say, where such files lie
+                                          beside the shards
+              -o, --output <FORMAT>       How results are printed: for people, with more columns, or for
+                                          programs, complete and with lasting names: as one document, a line for
+                                          each thing, or their names [default: table] [possible values: table,
+                                          wide, json, jsonl, name]
+                  --no-headers            Leave the first line of tables out
+              -w, --watch                 Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help                  Print help
+
+            Examples:
+              shardfeed dataset inspect 'train/*.tfrecord'
+              shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
+              shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'
+        "#]],
+    );
+    check(
+        &["dataset", "stats"],
+        &expect![[r#"
+            Read every record and say what is in them, and what about the files could be better
+
+            Of each feature: its type, in how many records it is, how many values it has there, the range of its
+            numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes.
+            Records that are no tf.train.Example are counted. Sizes are of records without framing; p50 and p99
+            are up to 1/128 too high. Every checksum is checked; a damaged record is an error.
+
+            Usage: shardfeed dataset stats [OPTIONS] <FILES>...
 
             Arguments:
               <FILES>...
@@ -138,30 +153,18 @@ fn of_dataset() {
                       [default: auto]
                       [possible values: auto, none, gzip, zlib]
 
-                  --corrupt <POLICY>
-                      What is left out of damaged files, as in the run: nothing, it is an error; what follows
-                      where the framing breaks; any file with damage
-
-                      [default: error]
-                      [possible values: error, skip-record, skip-file]
-
-                  --no-cache
-                      Scan the files, and keep nothing of it
+                  --world-size <RANKS>
+                      Say also what is too few for this many ranks
 
                   --all
-                      Show all shards, not only the first 20
+                      Show all features and their values, not only the first 20
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -173,54 +176,10 @@ fn of_dataset() {
                       Print help (see a summary with '-h')
 
             Examples:
-              shardfeed dataset inspect 'train/*.tfrecord'
-              shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
-              shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'
+              shardfeed dataset stats 'train/*.tfrecord'
+              shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
+              shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'
         "#]],
-    );
-    check(
-        &["dataset", "stats"],
-        &expect![[r#"
-        Read every record and say what is in them, and what about the files could be better
-
-        Of each feature: its type, in how many records it is, how many values it has there, the range of its
-        numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes.
-        Records that are no tf.train.Example are counted. Sizes are of records without framing; p50 and p99
-        are up to 1/128 too high. Every checksum is checked; a damaged record is an error.
-
-        Usage: shardfeed dataset stats [OPTIONS] <FILES>...
-
-        Arguments:
-          <FILES>...
-                  TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
-
-        Options:
-              --compression <SCHEME>
-                  How the files are compressed
-
-                  [default: auto]
-                  [possible values: auto, none, gzip, zlib]
-
-              --world-size <RANKS>
-                  Say also what is too few for this many ranks
-
-              --all
-                  Show all features and their values, not only the first 20
-
-          -o, --output <FORMAT>
-                  How results are printed: for people, or for programs, complete and with lasting names
-
-                  [default: table]
-                  [possible values: table, wide, json]
-
-          -h, --help
-                  Print help (see a summary with '-h')
-
-        Examples:
-          shardfeed dataset stats 'train/*.tfrecord'
-          shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
-          shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'
-    "#]],
     );
     check(
         &["dataset", "verify"],
@@ -254,16 +213,11 @@ fn of_dataset() {
                       Show all files, not only damaged ones and the first 20 others
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -351,16 +305,11 @@ fn of_dataset() {
                       dataset
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -393,8 +342,12 @@ fn of_plan() {
               help  Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>  How results are printed: for people, or for programs, complete and with
-                                     lasting names [default: table] [possible values: table, wide, json]
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
               -h, --help             Print help
         "#]],
     );
@@ -416,9 +369,12 @@ fn of_plan() {
                                           error; what follows where the framing breaks; any file with damage
                                           [default: error] [possible values: error, skip-record, skip-file]
                   --no-cache              Scan the files, and keep nothing of it
-              -o, --output <FORMAT>       How results are printed: for people, or for programs, complete and
-                                          with lasting names [default: table] [possible values: table, wide,
-                                          json]
+              -o, --output <FORMAT>       How results are printed: for people, with more columns, or for
+                                          programs, complete and with lasting names: as one document, a line for
+                                          each thing, or their names [default: table] [possible values: table,
+                                          wide, json, jsonl, name]
+                  --no-headers            Leave the first line of tables out
+              -w, --watch                 Look again every two seconds until Ctrl-C, at what only shows
               -h, --help                  Print help
 
             Order, as a loader is given it:
@@ -460,26 +416,13 @@ fn of_batch() {
               help  Print this message or the help of the given subcommand(s)
 
             Options:
-              -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
-
-                      [default: table]
-
-                  --no-headers
-                      Leave the first line of tables out
-
-              -w, --watch
-                      Look again every two seconds until Ctrl-C, at what only shows
-
-              -h, --help
-                      Print help (see a summary with '-h')
+              -o, --output <FORMAT>  How results are printed: for people, with more columns, or for programs,
+                                     complete and with lasting names: as one document, a line for each thing, or
+                                     their names [default: table] [possible values: table, wide, json, jsonl,
+                                     name]
+                  --no-headers       Leave the first line of tables out
+              -w, --watch            Look again every two seconds until Ctrl-C, at what only shows
+              -h, --help             Print help
         "#]],
     );
     check(
@@ -527,16 +470,11 @@ fn of_batch() {
                       Scan the files, and keep nothing of it
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -598,10 +536,15 @@ fn of_batch() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer

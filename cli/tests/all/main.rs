@@ -27,5 +27,6 @@ mod cluster_watched;
 
 mod errors;
 mod help;
+mod reference;
 mod speed_help;
 mod streams;

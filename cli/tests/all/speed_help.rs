@@ -27,16 +27,11 @@ fn of_why() {
                       Show all ranks, not only the first 20
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -49,10 +44,15 @@ fn of_why() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -126,16 +126,11 @@ fn of_bench() {
                       Write a timeline of it for Perfetto
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
-
-                      Possible values:
-                      - table: For people
-                      - wide:  For people, with more columns where there are more
-                      - json:  One JSON document
-                      - jsonl: One line of JSON for each thing that is listed
-                      - name:  One name on each line
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
+                      [possible values: table, wide, json, jsonl, name]
 
                   --no-headers
                       Leave the first line of tables out
@@ -148,10 +143,15 @@ fn of_bench() {
 
             Cluster:
                   --coordinator <HOST:PORT>
-                      Address of the coordinator; of several, with commas
+                      Address of the coordinator; of several, with commas [default: that of the context, else
+                      127.0.0.1:7070]
 
                       [env: SHARDFEED_COORDINATOR]
-                      [default: 127.0.0.1:7070]
+
+                  --context <NAME>
+                      Cluster, by the name that `shardfeed context` knows [default: the one in use]
+
+                      [env: SHARDFEED_CONTEXT]
 
                   --timeout <TIME>
                       How long to wait for an answer
@@ -195,10 +195,17 @@ fn of_trace() {
                       Path of the worker's socket [default: SHARDFEED_WORKER, else the usual place]
 
               -o, --output <FORMAT>
-                      How results are printed: for people, or for programs, complete and with lasting names
+                      How results are printed: for people, with more columns, or for programs, complete and with
+                      lasting names: as one document, a line for each thing, or their names
 
                       [default: table]
-                      [possible values: table, wide, json]
+                      [possible values: table, wide, json, jsonl, name]
+
+                  --no-headers
+                      Leave the first line of tables out
+
+              -w, --watch
+                      Look again every two seconds until Ctrl-C, at what only shows
 
               -h, --help
                       Print help (see a summary with '-h')

@@ -1,0 +1,83 @@
+#!/bin/bash
+# Runs a command of a batch job with a coordinator on its first node and a worker on each, as steps of the same allocation
+# that overlap with it; ends them when it ends, and with its exit status.
+#
+#   #SBATCH ...
+#   export SHARDFEED_STATE=$SLURM_SUBMIT_DIR/.shardfeed/$SLURM_JOB_ID
+#   with-shardfeed.sh srun --overlap python train.py
+#
+# It sets SHARDFEED_COORDINATOR and SHARDFEED_WORKER for the command. After a requeue the coordinator goes on in the same
+# SHARDFEED_STATE, wherever it runs, so it must be a folder that all nodes share and that outlives the job's nodes.
+# Nobody needs root, and nothing stays behind on the nodes.
+#
+#   SHARDFEED_STATE      folder for the coordinator's data; required
+#   SHARDFEED_INTERFACE  network interface of the coordinator, such as hsn0 or ib0; default: the address that Slurm has of the node
+#   SHARDFEED_PORT       its port; default: one from the job's number, as jobs may share a node
+#   SHARDFEED_WORKER_OPTIONS   more options of `shardfeed worker start`, such as "--memory-budget 64GiB"
+set -euo pipefail
+
+: "${SLURM_JOB_ID:?this is no batch job}" "${SHARDFEED_STATE:?a folder that all nodes share}"
+(($# > 0)) || { echo "usage: with-shardfeed.sh COMMAND..." >&2; exit 2; }
+shardfeed=$(command -v "${SHARDFEED_BINARY:-shardfeed}") || { echo "error: the command shardfeed is not in PATH" >&2; exit 2; }
+
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=${SHARDFEED_PORT:-$((20000 + SLURM_JOB_ID % 20000))}
+# A folder of the node itself: sockets' paths are short, and no two jobs meet there.
+run=/tmp/shardfeed-$SLURM_JOB_ID
+here=(--overlap --nodes=1 --ntasks=1 --nodelist="$head")
+# A worker holds no GPU, and takes the processors that trainers leave it.
+everywhere=(--overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --gres=none)
+
+if [ -n "${SHARDFEED_INTERFACE:-}" ]; then
+  address=$(srun "${here[@]}" ip -4 -o address show dev "$SHARDFEED_INTERFACE" | awk '{sub("/.*", "", $4); print $4; exit}')
+else
+  name=$(scontrol show node --oneliner "$head" | grep -o ' NodeAddr=[^ ]*' | cut -d= -f2)
+  address=$(srun "${here[@]}" getent ahostsv4 "$name" | awk '{print $1; exit}')
+fi
+[ -n "$address" ] || { echo "error: $head has no IPv4 address; set SHARDFEED_INTERFACE" >&2; exit 1; }
+export SHARDFEED_COORDINATOR=$address:$port SHARDFEED_WORKER=$run/worker.sock
+
+mkdir -p "$SHARDFEED_STATE"
+logs=$SHARDFEED_STATE/log-${SLURM_RESTART_COUNT:-0}
+mkdir -p "$logs"
+servers=()
+# Ends a step in good order. A signal to its srun would kill its tasks at once.
+end_step() {
+  local name=$1 server=$2 step
+  step=$(scontrol show step --oneliner "$SLURM_JOB_ID" | grep " Name=$name " | grep -o 'StepId=[^ ]*' | cut -d= -f2)
+  if [ -n "$step" ]; then
+    scancel --quiet --signal=TERM "$step" 2> /dev/null || true
+  else
+    kill -TERM "$server" 2> /dev/null || true
+  fi
+  wait "$server" || true
+}
+end() {
+  # Workers first: they tell the coordinator that they leave.
+  ((${#servers[@]} < 2)) || end_step shardfeed-worker "${servers[1]}"
+  ((${#servers[@]} < 1)) || end_step shardfeed-coordinator "${servers[0]}"
+}
+trap end EXIT
+# Slurm tells the batch script alone; the steps it ends by itself.
+trap 'exit 143' TERM
+
+# On the job's network, which other jobs and users may share: nothing on it is encrypted or authenticated. UNTIL: TLS and tokens.
+srun "${here[@]}" --gres=none --job-name=shardfeed-coordinator \
+  --output="$logs/coordinator.out" --error="$logs/coordinator.log" \
+  "$shardfeed" coordinator start --data "$SHARDFEED_STATE/coordinator" --listen "$address:$port" --http 127.0.0.1:0 &
+servers+=($!)
+# shellcheck disable=SC2086  # options, with spaces between them
+srun "${everywhere[@]}" --job-name=shardfeed-worker --output="$logs/worker-%N.out" --error="$logs/worker-%N.log" \
+  "$shardfeed" worker start --socket "$run/worker.sock" --cache-dir "$run/cache" ${SHARDFEED_WORKER_OPTIONS:-} &
+servers+=($!)
+
+# Until each node's worker serves. A worker waits for the coordinator by itself.
+ready='for _ in $(seq 600); do "$0" health --worker > /dev/null 2>&1 && exit 0; sleep 0.1; done; exec "$0" health --worker'
+srun "${everywhere[@]}" sh -c "$ready" "$shardfeed" > /dev/null || {
+  echo "error: not every worker serves; see $logs" >&2
+  exit 1
+}
+
+"$@" &
+command=$!
+wait "$command"

@@ -1,0 +1,15 @@
+"""What tests of several files stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import containers
+import pytest
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[None]:
+    containers.build_images()
+    yield
+    containers.remove_images()

@@ -1,0 +1,69 @@
+"""The manifests of deploy/kubernetes as kustomize renders them, and what a kubelet makes of a pod's environment."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+from command import DEPLOY, run
+
+KUBERNETES = DEPLOY / "kubernetes"
+RENDERED = ["overlays/dev", "overlays/prod", "examples/job"]
+
+Manifest = dict[str, Any]
+REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+@cache
+def text(folder: str) -> str:
+    """What `kubectl apply -k` would send."""
+    for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
+        if shutil.which(command[0]):
+            return run([*command, KUBERNETES / folder])
+    raise AssertionError("missing: kubectl or kustomize, which renders the manifests")
+
+
+def render(folder: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(text(folder)))
+
+
+def file(path: str) -> list[Manifest]:
+    return list(yaml.safe_load_all((KUBERNETES / path).read_text()))
+
+
+def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
+    found = [each for each in manifests if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    assert len(found) == 1, f"{kind} {name}: {len(found)}"
+    return found[0]
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Kind and name of what makes them, and the template."""
+    for each in manifests:
+        template = each.get("spec", {}).get("template")
+        if template is not None:
+            yield f"{each['kind']}/{each['metadata']['name']}", template
+
+
+def containers(template: Manifest) -> list[Manifest]:
+    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+
+
+def environment(container: Manifest, fields: Mapping[str, str]) -> dict[str, str]:
+    """As the kubelet makes it: $(NAME) is what stands before, and stays as it is if nothing does.
+    - `fields`: what `fieldRef` gives, by its path."""
+    made: dict[str, str] = {}
+    for each in container.get("env", []):
+        if "valueFrom" in each:
+            made[each["name"]] = fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        else:
+            made[each["name"]] = expand(str(each.get("value", "")), made)
+    return made
+
+
+def expand(words: str, known: Mapping[str, str]) -> str:
+    return REFERENCE.sub(lambda match: known.get(match[1], match[0]), words)
