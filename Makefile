@@ -7,7 +7,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
 .PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
-  test-deploy-kubernetes clean
+  test-deploy-kubernetes test-deploy-monitoring clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
@@ -91,7 +91,7 @@ test-frameworks: build
 	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
 
 # As root: machines, networks and containers are made, and go again. Each part by itself, too.
-test-deploy: test-deploy-kubernetes test-deploy-systemd test-deploy-docker test-deploy-slurm
+test-deploy: test-deploy-kubernetes test-deploy-monitoring test-deploy-systemd test-deploy-docker test-deploy-slurm
 
 DEPLOY_TEST = $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests
 
@@ -100,6 +100,9 @@ test-deploy-systemd: build
 
 test-deploy-docker: build
 	$(DEPLOY_TEST) deploy/tests/test_docker.py
+
+test-deploy-monitoring: build
+	$(DEPLOY_TEST) deploy/tests/test_monitoring.py
 
 test-deploy-slurm: build
 	$(DEPLOY_TEST) deploy/tests/test_slurm.py
