@@ -6,11 +6,12 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
+.PHONY: help build wheel test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
   test-deploy-kubernetes test-deploy-monitoring clean
 
 help:
 	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
+	@echo "make wheel   one wheel with both, for other hosts: target/wheels"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
@@ -35,6 +36,12 @@ build: $(VENV)/.installed
 	@command -v $(CARGO) >/dev/null || { echo "error: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
 	$(CARGO) build --release --locked -p shardfeed
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml
+
+# One wheel with the package and the command, tried in an environment of its own; it ends in target/wheels.
+wheel: build
+	rm -rf target/wheels-plain
+	$(VENV)/bin/maturin build --release --locked --quiet -m python/Cargo.toml --out target/wheels-plain
+	$(VENV)/bin/python python/make_wheel.py target/wheels-plain/*.whl target/release/shardfeed
 
 demo: build
 	$(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
