@@ -47,7 +47,7 @@ def told(running: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Reading(threading.Thread):
-    """Takes the batches of one epoch on a thread."""
+    """Takes the batches of one epoch on a thread, each when it is let."""
 
     def __init__(self, each: sf.Loader) -> None:
         super().__init__()
@@ -59,8 +59,7 @@ class Reading(threading.Thread):
         try:
             for batch in self.each:
                 self.seen += ids(batch)
-                if len(self.seen) <= 40:
-                    self.go.acquire()
+                self.go.acquire()
         except sf.ShardfeedError as error:
             self.error = error
 
@@ -69,8 +68,14 @@ class Reading(threading.Thread):
         self.start()
         until(lambda: self.seen or self.error, "the first batch")
 
+    def ends(self) -> bool:
+        """Lets it take one more; whether it has failed."""
+        self.go.release()
+        return self.error is not None
+
     def waits(self) -> bool:
-        """Whether it has waited for long for its next batch."""
+        """Lets it take one more; whether it has waited for long for that."""
+        self.go.release()
         account = self.each.stats().get("account")
         return account is not None and account["waiting_us"] > WAITED_US
 
@@ -84,10 +89,10 @@ def test_a_paused_job_waits_and_goes_on_where_it_stood(
         said = ask(running, "job", "pause", each.job, "--reason", "disk swap")
         assert said["held"]["hold"] == "paused" and said["held"]["reason"] == "disk swap", said
         assert "paused by cli:" in told(running, "job", "show", each.job).stdout
-        reading.go.release(100)
         until(reading.waits, "the trainer waits")
         assert 0 < len(reading.seen) < 4000, len(reading.seen)
         assert ask(running, "job", "resume", each.job)["held"] is None
+        reading.go.release(1000)
         reading.join(60)
         assert not reading.is_alive() and reading.error is None, reading.error
     assert sorted(reading.seen) == sorted(many.ids)
@@ -102,7 +107,7 @@ def test_a_cancelled_job_ends_and_goes_on_from_a_state_after_it_is_resumed(
         unsure = told(running, "job", "cancel", each.job)
         assert unsure.returncode == 2 and "--yes" in unsure.stderr, unsure
         ask(running, "job", "cancel", each.job, "--yes", "--reason", "wrong data")
-        reading.go.release(100)
+        until(reading.ends, "the trainer is told")
         reading.join(60)
         assert isinstance(reading.error, sf.JobCancelledError), reading.error
         assert "wrong data" in str(reading.error) and "cli:" in str(reading.error)
@@ -132,7 +137,7 @@ def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, man
             reading = Reading(each)
             reading.begin()
             running.workers[0].kill()
-            reading.go.release(100)
+            reading.go.release(1000)
             reading.join(60)
             assert reading.error is None
             assert sorted(reading.seen) == sorted(many.ids)
