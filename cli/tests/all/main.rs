@@ -20,13 +20,11 @@ mod cluster;
 mod cluster_admin;
 mod cluster_dataset;
 mod cluster_errors;
-mod cluster_help;
 mod cluster_job;
 mod cluster_process;
 mod cluster_watched;
 
 mod errors;
-mod help;
 mod reference;
-mod speed_help;
+mod speed;
 mod streams;
