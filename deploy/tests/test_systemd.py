@@ -118,7 +118,8 @@ def test_a_worker_is_ready_and_serves_its_group_only(cluster: Machine) -> None:
     assert modes == ["shardfeed:shardfeed 750", "shardfeed:shardfeed 660"]
     health = ("shardfeed", "health", "--worker", "--socket", SOCKET)
     assert "serves" in cluster.run(*health, user="trainer")
-    assert cluster.execute(*health, user="stranger").returncode == 1
+    stranger = cluster.execute(*health, user="stranger")
+    assert stranger.returncode == 6 and "may not connect" in stranger.stderr, stranger
 
 
 @pytest.mark.parametrize("process", ["coordinator", "worker"])
