@@ -40,6 +40,9 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// Where nothing says how large the screen is.
 const SIZE: (u16, u16) = (80, 24);
 
+/// No screen is larger: a variable may say anything.
+const SIDE_MAX: u16 = 1_000;
+
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -83,7 +86,7 @@ fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
         .ok()
         .filter(|_| io::stdout().is_terminal())
         .unwrap_or((asked("COLUMNS").unwrap_or(SIZE.0), asked("LINES").unwrap_or(SIZE.1)));
-    let text = picture(&scene, (columns.max(40), lines.max(10)));
+    let text = picture(&scene, (columns.clamp(40, SIDE_MAX), lines.clamp(10, SIDE_MAX)));
     io::stdout().write_all(text.as_bytes()).map_err(StdoutError::Write)?;
     Ok(())
 }

@@ -120,7 +120,20 @@ impl EventsArgs {
 
     /// What happened after an event, as far as it is meant; the number of the last event of all.
     fn after(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
-        // An answer is bounded: it holds the last events that are meant.
+        let (mut events, mut last) = (vec![], number);
+        loop {
+            let (more, to) = self.page(client, last)?;
+            // Nothing came after the last one: an answer is bounded.
+            if to == last {
+                return Ok((events, last));
+            }
+            events.extend(more);
+            last = to;
+        }
+    }
+
+    /// One answer's worth of it.
+    fn page(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
         let request = wire::ListEventsRequest {
             context: None,
             after: number,

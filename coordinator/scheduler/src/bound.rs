@@ -104,8 +104,15 @@ pub const STEP_MAX: u64 = 1 << 62;
 /// worries than a list.
 pub const SKIPPED_KEPT: usize = 1_000;
 
-/// Events that are kept: about 250 bytes each; a cluster of 1,000 workers has some hundred a day.
+/// Events that are kept: about 250 bytes each, 2 KiB at most; a cluster of 1,000 workers has some hundred
+/// a day.
 pub const EVENTS_KEPT: usize = 10_000;
+
+/// Ranks that one event names at most.
+pub const EVENT_RANKS_MAX: usize = 64;
+
+/// Bytes of a failure's message in an event at most; the whole one stands where it failed.
+pub(crate) const EVENT_TEXT_BYTES_MAX: usize = 400;
 
 /// Leases of a rank that ended and are remembered: who has more changes workers for a living, and the
 /// events tell of it.

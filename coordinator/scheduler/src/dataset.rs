@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 
 use crate::answer::{Answer, Refusal};
-use crate::bound::{DATASETS_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened};
+use crate::bound::{
+    DATASETS_MAX, EVENT_TEXT_BYTES_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened,
+};
 use crate::command::{AddDataset, FailDataset, Failure, FinishDataset};
 use crate::event::Happening;
 use crate::job::is_zero;
@@ -338,7 +340,8 @@ impl State {
 
     /// Ends an attempt; the scans of others are dropped.
     pub(crate) fn fail(&mut self, moment: Moment, name: &str, failure: Failure) {
-        let (dataset, message) = (name.to_owned(), failure.message.clone());
+        let end = failure.message.floor_char_boundary(EVENT_TEXT_BYTES_MAX);
+        let (dataset, message) = (name.to_owned(), failure.message[..end].to_owned());
         self.events.tell(Happening::DatasetFailed { dataset, message });
         self.datasets.fail(&mut self.sessions, name, moment.now_ms, failure);
     }
@@ -621,6 +624,9 @@ mod tests {
         fixture.done(fail(1, &"é".repeat(5_000)));
         let Phase::Failed { failure, .. } = &dataset(&fixture).phase else { panic!() };
         assert_eq!(failure.message.len(), 4_096);
+        let told = fixture.state.events_after(0).last().unwrap();
+        let Happening::DatasetFailed { message, .. } = &told.what else { panic!("{told:?}") };
+        assert_eq!(message.len(), 400);
     }
 
     #[test]

@@ -54,8 +54,10 @@ pub enum Happening {
         job: String,
         /// The generation.
         generation: u64,
-        /// Which, ascending.
+        /// Which, ascending, the first ones.
         ranks: Vec<u64>,
+        /// How many they are.
+        count: u64,
         /// The worker.
         worker: String,
         /// Why.
@@ -278,11 +280,12 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use shardfeed_plan::{Intent, Tail};
+    use shardfeed_plan::{Intent, Segment, Tail};
 
     use super::*;
-    use crate::fixture::{Fixture, first_of_two, join};
-    use crate::{Change, StartRank, State};
+    use crate::bound::EVENT_RANKS_MAX;
+    use crate::fixture::{DATASET, Fixture, first_of_two, identity, join};
+    use crate::{Change, RegisterJob, StartRank, State};
 
     fn kinds(state: &State) -> Vec<(u64, &'static str)> {
         state.events_after(0).map(|event| (event.index, event.kind())).collect()
@@ -376,6 +379,31 @@ mod tests {
         fixture.request("once", Change::JoinSession(join("v", "i1")));
         fixture.request("once", Change::JoinSession(join("v", "i1")));
         assert_eq!(fixture.state.last_event(), before + 1);
+    }
+
+    #[test]
+    fn a_worker_of_many_ranks_is_told_of_in_few() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let count = EVENT_RANKS_MAX as u64 * 2;
+        let mut identity = identity(Tail::Drop);
+        identity.lanes = count;
+        let (name, dataset) = ("wide".to_owned(), DATASET.to_owned());
+        fixture.done(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+        let segments = vec![Segment::start(count, 1, count).unwrap()];
+        for rank in 0..count {
+            let (job, trainer) = ("wide".to_owned(), rank.to_string());
+            let segments = segments.clone();
+            let intent = Intent::Start { token_generation: None, epoch: 0, segments };
+            let world_size = count;
+            let of = StartRank { job, trainer, rank, world_size, intent, ..first_of_two(session) };
+            fixture.start(of);
+        }
+        fixture.done(Change::LeaveSession { session });
+        let told = fixture.state.events_after(0).last().unwrap();
+        let Happening::RanksUnserved { ranks, count: of, .. } = &told.what else {
+            panic!("{told:?}");
+        };
+        assert_eq!((ranks.len(), *of), (EVENT_RANKS_MAX, count));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    DECODERS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name, check_room,
+    DECODERS_MAX, EVENT_RANKS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name,
+    check_room,
 };
 use crate::command::{Cordon, JoinSession, SessionId};
 use crate::event::Happening;
@@ -227,9 +228,11 @@ impl State {
                 unserved.entry((&rank.job, rank.generation)).or_default().push(rank.rank);
             }
         }
-        for ((job, generation), ranks) in unserved {
-            let (job, worker) = (job.clone(), worker.clone());
-            self.events.tell(Happening::RanksUnserved { job, generation, ranks, worker, reason });
+        for ((job, generation), mut ranks) in unserved {
+            let (job, worker, count) = (job.clone(), worker.clone(), ranks.len() as u64);
+            ranks.truncate(EVENT_RANKS_MAX);
+            let what = Happening::RanksUnserved { job, generation, ranks, count, worker, reason };
+            self.events.tell(what);
         }
         for scan in &session.scans {
             self.datasets.free(scan);

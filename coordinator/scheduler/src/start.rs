@@ -87,10 +87,10 @@ impl State {
         generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
         job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
-        if before.is_none_or(|before| {
+        if let Some(before) = &before {
             self.sessions.drop_lease(before.session, &rank);
-            before.session != start.session
-        }) {
+        }
+        if before.is_none_or(|before| before.session != start.session) {
             self.events.tell(Happening::RankServed {
                 job: start.job.clone(),
                 generation: number,

@@ -1117,7 +1117,7 @@ pub struct ListEventsRequest {
     /// number of the last event that is known; 0: none
     #[prost(uint64, tag = "2")]
     pub after: u64,
-    /// events at most, the last ones; 0: all that one answer may have
+    /// events at most, the last ones; 0: the first ones that one answer has room for
     #[prost(uint64, tag = "3")]
     pub most: u64,
     /// only of this job; empty: any; so are the other two
@@ -1132,7 +1132,7 @@ pub struct ListEventsRequest {
 pub struct ListEventsResponse {
     #[prost(message, repeated, tag = "1")]
     pub events: ::prost::alloc::vec::Vec<Event>,
-    /// number of the last event of all, wherever it belongs
+    /// number of the last event that was looked at: ask for those after it
     #[prost(uint64, tag = "2")]
     pub last: u64,
     /// of the oldest one that is kept
@@ -1168,6 +1168,7 @@ pub struct Event {
     pub dataset: ::prost::alloc::string::String,
     #[prost(uint64, optional, tag = "10")]
     pub generation: ::core::option::Option<u64>,
+    /// at most 64 of them
     #[prost(uint64, repeated, tag = "11")]
     pub ranks: ::prost::alloc::vec::Vec<u64>,
     #[prost(uint64, optional, tag = "12")]

@@ -450,9 +450,10 @@ async fn get_shard_history(
     request: GetShardHistoryRequest,
 ) -> Result<GetShardHistoryResponse, WireError> {
     let GetShardHistoryRequest { job, epoch, shard, .. } = request;
-    let past = core.read(|state| Past::of(state, &job))?.ok_or_else(|| not_started(&job))?;
+    let past = core.read(|state| Past::of(state, &job, epoch))?;
+    let past = past.ok_or_else(|| not_started(&job))?;
     let chunks = past.order.chunks.clone();
-    computing(&core, &chunks, move |core| past.of_shard(core, epoch, shard)).await
+    computing(&core, &chunks, move |core| past.of_shard(core, shard)).await
 }
 
 async fn get_epoch_map(

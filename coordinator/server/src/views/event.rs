@@ -13,13 +13,22 @@ pub(crate) fn events(state: &State, request: &ListEventsRequest) -> ListEventsRe
         let is = |asked: &str, of: &str| asked.is_empty() || asked == of;
         is(job, &event.job) && is(worker, &event.worker) && is(dataset, &event.dataset)
     };
-    let most = usize::try_from(*most).unwrap_or(usize::MAX);
-    let most = if most == 0 { EVENTS_PER_ANSWER_MAX } else { most.min(EVENTS_PER_ANSWER_MAX) };
-    let mut events: Vec<Event> =
-        state.events_after(*after).rev().map(event).filter(is_meant).take(most).collect();
-    events.reverse();
+    let meant = state.events_after(*after).map(event).filter(is_meant);
+    let (mut events, mut last): (Vec<Event>, _) = (vec![], state.last_event());
+    match usize::try_from(*most).unwrap_or(usize::MAX) {
+        0 => {
+            events.extend(meant.take(EVENTS_PER_ANSWER_MAX));
+            // Whoever asks goes on after the last one.
+            let is_full = events.len() == EVENTS_PER_ANSWER_MAX;
+            last = events.last().filter(|_| is_full).map_or(last, |event| event.number);
+        }
+        most => {
+            events.extend(meant.rev().take(most.min(EVENTS_PER_ANSWER_MAX)));
+            events.reverse();
+        }
+    }
     let oldest = state.events_after(0).next().map_or(0, |event| event.number);
-    ListEventsResponse { events, last: state.last_event(), oldest }
+    ListEventsResponse { events, last, oldest }
 }
 
 fn event(known: &Known) -> Event {
@@ -48,12 +57,12 @@ fn fill(event: &mut Event, what: &Happening) -> String {
             event.worker.clone_from(worker);
             format!("session {session} of worker {worker} ended: {}", ended(*reason))
         }
-        Happening::RanksUnserved { job, generation, ranks, worker, reason } => {
+        Happening::RanksUnserved { job, generation, ranks, count, worker, reason } => {
             event.job.clone_from(job);
             event.worker.clone_from(worker);
             event.generation = Some(*generation);
             event.ranks.clone_from(ranks);
-            let which = listed(ranks);
+            let which = listed(ranks, *count);
             format!("{which} of job {job} lost worker {worker}: {}", ended(*reason))
         }
         Happening::WorkerCordoned { worker, state } => {
@@ -167,12 +176,74 @@ fn ended(reason: EndReason) -> &'static str {
 }
 
 /// Ranks in words: the first ones, and how many more there are.
-fn listed(ranks: &[u64]) -> String {
+fn listed(ranks: &[u64], count: u64) -> String {
     const NAMED_MAX: usize = 8;
     let named: Vec<String> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    let (word, named) = (if ranks.len() == 1 { "rank" } else { "ranks" }, named.join(", "));
-    match ranks.len().saturating_sub(NAMED_MAX) {
+    let (word, rest) = (if count == 1 { "rank" } else { "ranks" }, count - named.len() as u64);
+    let named = named.join(", ");
+    match rest {
         0 => format!("{word} {named}"),
         more => format!("{word} {named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_scheduler::{Change, Command, JoinSession};
+
+    use super::*;
+
+    fn busy(workers: u64) -> State {
+        let mut state = State::new();
+        for index in 1..=workers {
+            let change = Change::JoinSession(JoinSession {
+                worker: format!("w{index}"),
+                host: "h".into(),
+                incarnation: "i".into(),
+                version: "1".into(),
+                in_process: false,
+                ttl_ms: 1_000,
+                endpoint: String::new(),
+                decoders: vec![],
+            });
+            let (request_id, principal) = (String::new(), "test".to_owned());
+            let command = Command { request_id, principal, now_ms: 1, change };
+            assert!(state.apply(index, &command).answer.is_ok());
+        }
+        state
+    }
+
+    fn numbers(answer: &ListEventsResponse) -> Vec<u64> {
+        answer.events.iter().map(|event| event.number).collect()
+    }
+
+    #[test]
+    fn who_asks_on_after_the_last_one_gets_every_event_once() {
+        let most = EVENTS_PER_ANSWER_MAX as u64;
+        let state = busy(most + 7);
+        let ask = |after| events(&state, &ListEventsRequest { after, ..Default::default() });
+        let first = ask(0);
+        assert_eq!((numbers(&first).len() as u64, first.last, first.oldest), (most, most, 1));
+        let rest = ask(first.last);
+        assert_eq!(numbers(&rest), (most + 1..=most + 7).collect::<Vec<_>>());
+        assert_eq!(ask(rest.last).last, rest.last);
+        let last = ListEventsRequest { most: 2, ..Default::default() };
+        assert_eq!(numbers(&events(&state, &last)), [most + 6, most + 7]);
+    }
+
+    #[test]
+    fn what_is_not_meant_is_passed_over_to_the_end() {
+        let state = busy(9);
+        let of = ListEventsRequest { worker: "w3".into(), ..Default::default() };
+        let answer = events(&state, &of);
+        assert_eq!((numbers(&answer), answer.last), (vec![3], 9));
+    }
+
+    #[test]
+    fn many_ranks_are_some_and_how_many() {
+        assert_eq!(listed(&[4], 1), "rank 4");
+        assert_eq!(listed(&[1, 2], 2), "ranks 1, 2");
+        let ranks: Vec<u64> = (0..64).collect();
+        assert_eq!(listed(&ranks, 4096), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4088 more");
     }
 }

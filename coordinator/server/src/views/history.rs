@@ -17,39 +17,50 @@ use crate::plans::{EpochOf, Order};
 pub(crate) struct Past {
     pub(crate) order: Order,
     job: String,
+    epoch: u64,
+    /// Those that came to the epoch.
     generations: Vec<Generation>,
     workers: BTreeMap<SessionId, String>,
 }
 
 impl Past {
-    /// The job's past; `None` if it has not started.
+    /// The job's past in an epoch; `None` if it has not started.
+    /// - `epoch`: the one that the slowest rank is in, if `None`.
     ///
-    /// # Errors  `NotFound`.
-    pub(crate) fn of(state: &State, name: &str) -> Result<Option<Self>, WireError> {
+    /// # Errors  `NotFound`: no such job, or the epoch lies before what is kept.
+    pub(crate) fn of(
+        state: &State,
+        name: &str,
+        epoch: Option<u64>,
+    ) -> Result<Option<Self>, WireError> {
         let job = state.job(name).ok_or_else(|| no_job(name))?;
-        if job.generations.is_empty() {
+        let Some(current) = job.current() else {
             return Ok(None);
-        }
+        };
+        let epoch = epoch.unwrap_or(current.cursor().epoch);
         let order = Order::of(state, name)?.ok_or_else(|| no_job(name))?;
-        let generations: Vec<Generation> = job.generations.values().cloned().collect();
+        let mut all = job.generations.values();
+        if !all.any(|generation| generation.segments_of(epoch).is_some()) {
+            let message = format!("epoch {epoch} of job `{name}` lies before what is kept");
+            return Err(WireError::new(ErrorKind::NotFound, message));
+        }
+        let known = job.generations.values().filter(|generation| came_to(generation, epoch));
+        let generations: Vec<Generation> = known.cloned().collect();
         let served = generations.iter().flat_map(Generation::leases).map(|(session, _)| session);
         let named = |session| Some((session, state.session(session)?.join.worker.clone()));
         let workers = served.filter_map(named).collect();
-        Ok(Some(Self { order, job: name.to_owned(), generations, workers }))
+        Ok(Some(Self { order, job: name.to_owned(), epoch, generations, workers }))
     }
 
-    /// The history of one shard; `epoch`: the one that the slowest rank is in, if `None`. Computes for
-    /// long.
+    /// The history of one shard. Computes for long.
     ///
-    /// # Errors  `NotFound`: no such shard, or the epoch lies before what is kept.
+    /// # Errors  `NotFound`: no such shard.
     pub(crate) fn of_shard(
         &self,
         core: &Core,
-        epoch: Option<u64>,
         shard: u64,
     ) -> Result<GetShardHistoryResponse, WireError> {
-        let current = self.generations.last().expect("a started job has a generation");
-        let epoch = epoch.unwrap_or(current.cursor().epoch);
+        let epoch = self.epoch;
         let manifest = self.order.manifest(core)?;
         let ordinal = usize::try_from(shard).unwrap_or(usize::MAX);
         let Some(known) = manifest.shards().get(ordinal) else {
@@ -67,18 +78,10 @@ impl Past {
             records: known.records,
             ..GetShardHistoryResponse::default()
         };
-        let mut is_kept = false;
         for generation in &self.generations {
             let Some(segments) = generation.segments_of(epoch) else {
                 continue;
             };
-            is_kept = true;
-            let is_over = generation.superseded_by.is_some();
-            let furthest = generation.ranks.values().map(|rank| rank.cursor.epoch).max();
-            if is_over && furthest.is_none_or(|furthest| furthest < epoch) {
-                // It ended before it came to the epoch.
-                continue;
-            }
             let ranks = match self.order.identity.is_dynamic() {
                 true => self.granted(core, (generation, epoch), ordinal, &mut history)?,
                 false => {
@@ -94,14 +97,7 @@ impl Past {
                 }
             }
         }
-        match is_kept {
-            true => Ok(history),
-            false => {
-                let message =
-                    format!("epoch {epoch} of job `{}` lies before what is kept", self.job);
-                Err(WireError::new(ErrorKind::NotFound, message))
-            }
-        }
+        Ok(history)
     }
 
     /// The ranks of a dynamic job that have, or gave back, something of the shard's group.
@@ -185,6 +181,14 @@ impl Past {
             step,
         });
     }
+}
+
+/// Whether a generation delivered something of an epoch, or will: one that ended before did not.
+fn came_to(generation: &Generation, epoch: u64) -> bool {
+    let furthest = generation.ranks.values().map(|rank| rank.cursor.epoch).max();
+    let goes_on = generation.superseded_by.is_none();
+    generation.segments_of(epoch).is_some()
+        && (goes_on || furthest.is_some_and(|furthest| furthest >= epoch))
 }
 
 fn tenure_of(generation: u64, rank: u64, past: &PastLease) -> Tenure {
