@@ -94,6 +94,7 @@ fn code_of(kind: ErrorKind) -> Code {
         ErrorKind::Identity => Code::AlreadyExists,
         ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Corrupt | ErrorKind::Changed | ErrorKind::Data => Code::DataLoss,
         ErrorKind::Storage | ErrorKind::Memory => Code::ResourceExhausted,
         ErrorKind::Cache | ErrorKind::Unspecified => Code::Internal,
@@ -106,6 +107,7 @@ fn kind_of(code: Code) -> ErrorKind {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Retry,
         Code::Unimplemented => ErrorKind::WrongVersion,
         Code::InvalidArgument => ErrorKind::Invalid,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
         // The transport tells a peer that speaks something else by these.
         Code::Unknown | Code::Internal => ErrorKind::Retry,
         _ => ErrorKind::Unspecified,

@@ -31,15 +31,20 @@ pub mod trainer {
 
 pub mod chunk;
 
+mod endpoint;
 mod error;
 mod job;
+mod traceparent;
 
 pub use common::v1::ErrorKind;
+pub use endpoint::{Endpoint, EndpointError};
 pub use error::WireError;
 pub use job::{
     InvalidMessage, digest_from, identity_from, identity_to, intent_from, intent_to, segments_from,
     segments_to,
 };
+
+pub use traceparent::{InvalidTraceparent, TRACEPARENT, TraceContext};
 
 /// Version of the coordinator's protocol that this software speaks.
 pub const COORDINATOR_PROTOCOL: u32 = 1;

@@ -68,6 +68,60 @@ impl FromStr for Corrupt {
     }
 }
 
+/// What a rank has skipped of an epoch, and how much it may. It counts from where the rank last started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SkipCount {
+    allowed: u64,
+    /// Files that are left out, whole or in part, count in every epoch.
+    files: u64,
+    epoch: u64,
+    in_epoch: u64,
+}
+
+impl SkipCount {
+    /// Nothing was skipped yet but `files` that are left out.
+    pub fn new(allowed: u64, files: u64) -> Self {
+        Self { allowed, files, epoch: 0, in_epoch: 0 }
+    }
+
+    /// Whether a batch of an epoch may be handed out in which `more` are skipped.
+    ///
+    /// # Errors  How many it would be in all.
+    pub fn admit(&self, epoch: u64, more: u64) -> Result<(), u64> {
+        let skipped = self.files + self.before(epoch) + more;
+        if more == 0 || skipped <= self.allowed { Ok(()) } else { Err(skipped) }
+    }
+
+    /// Such a batch was handed out.
+    pub fn add(&mut self, epoch: u64, more: u64) {
+        (self.in_epoch, self.epoch) = (self.before(epoch) + more, epoch);
+    }
+
+    /// The rank goes elsewhere; what it skips is counted from there on.
+    pub fn moved(&mut self) {
+        self.in_epoch = 0;
+    }
+
+    /// How many may be skipped of an epoch.
+    pub fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
+    /// Files that are left out.
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// Records skipped of the epoch that the last batch was of.
+    pub fn in_epoch(&self) -> u64 {
+        self.in_epoch
+    }
+
+    fn before(&self, epoch: u64) -> u64 {
+        if epoch == self.epoch { self.in_epoch } else { 0 }
+    }
+}
+
 impl EpochPlan {
     /// The samples that may stand in for `sample`, in the order in which they are tried: the nearest
     /// before it on the lane that the line was cut into, then the nearest after it, at most
@@ -178,6 +232,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_count_is_of_one_epoch_and_files_count_in_each() {
+        let mut count = SkipCount::new(4, 1);
+        assert_eq!((count.admit(0, 3), count.admit(0, 4)), (Ok(()), Err(5)));
+        count.add(0, 2);
+        assert_eq!((count.admit(0, 1), count.admit(0, 2), count.in_epoch()), (Ok(()), Err(5), 2));
+        assert_eq!((count.admit(1, 3), count.admit(1, 4)), (Ok(()), Err(5)));
+        count.moved();
+        assert_eq!(count.admit(0, 3), Ok(()));
+        // Whoever skips nothing more is let on.
+        assert_eq!(SkipCount::new(0, 1).admit(0, 0), Ok(()));
     }
 
     #[test]

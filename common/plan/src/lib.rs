@@ -35,7 +35,7 @@ pub mod dynamic;
 mod cursor;
 mod intent;
 
-pub use corrupt::{Corrupt, FILLERS_MAX};
+pub use corrupt::{Corrupt, FILLERS_MAX, SkipCount};
 pub use cursor::{Cursor, Position, Start};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotRun, SlotSource};

@@ -45,6 +45,16 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// The disk that holds `folder`, which is made if it is missing.
     fn disk(&self, folder: &Path) -> io::Result<Arc<dyn Disk>>;
 
+    /// How many files this process may have open, connections among them.
+    fn open_files_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// What the process uses of its machine, as lines of a page /metrics; empty where nobody would ask.
+    fn process_page(&self) -> String {
+        String::new()
+    }
+
     /// Whether what blocks gets a thread of its own. A simulation has none: it runs inline there.
     fn has_threads(&self) -> bool;
 }

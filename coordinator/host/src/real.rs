@@ -58,6 +58,14 @@ impl Host for RealHost {
         Ok(Arc::new(RealDisk::new(folder)?))
     }
 
+    fn open_files_max(&self) -> u64 {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+    }
+
+    fn process_page(&self) -> String {
+        shardfeed_telemetry::process::page()
+    }
+
     fn has_threads(&self) -> bool {
         true
     }

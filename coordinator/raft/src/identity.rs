@@ -23,6 +23,8 @@ pub struct Identity {
     pub node_id: u64,
     /// The name people gave to the cluster.
     pub cluster_name: String,
+    /// It was made to found a cluster with others.
+    pub is_founder: bool,
 }
 
 /// Says whose directory `disk` is; `None` if it is pristine. Blocks.
@@ -33,8 +35,9 @@ pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
         return Ok(None);
     }
     let (_, cluster, header) = directory::open_log(disk)?;
-    let directory::Header { cluster_name, node_id, .. } = header;
-    Ok(Some(Identity { cluster, node_id, cluster_name }))
+    let directory::Header { cluster_name, node_id, origin, .. } = header;
+    let is_founder = origin == Origin::Found;
+    Ok(Some(Identity { cluster, node_id, cluster_name, is_founder }))
 }
 
 /// Makes a new cluster, of this node alone, that begins with a state exported from another one. Its log

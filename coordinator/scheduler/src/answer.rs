@@ -245,6 +245,9 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
+    /// The caller may not.
+    #[error("{0}")]
+    Denied(String),
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),

@@ -5,8 +5,12 @@ use crate::answer::Refusal;
 /// Bytes of a name at most: it stands in tables, file names and every lease.
 pub const NAME_BYTES_MAX: usize = 200;
 
-/// Bytes of a free text at most, as a failure's message or a list of operators.
+/// Bytes of a free text at most, as a failure's message.
 pub const TEXT_BYTES_MAX: usize = 4_096;
+
+/// Bytes of a job's list of operators at most: a hundred operators on columns with long names, and 160 MB of
+/// them in the state with as many jobs as there may be.
+pub(crate) const OPERATORS_BYTES_MAX: usize = 16_384;
 
 /// Jobs at most: ten times what a team registers in a year; each is a few kilobytes.
 pub const JOBS_MAX: usize = 10_000;
@@ -124,6 +128,12 @@ pub const RETURNS_KEPT: usize = 256;
 /// Pieces in those at most.
 pub const RETURNED_PIECES_KEPT: usize = 4_096;
 
+/// Access tokens at most: people, and a token for each worker.
+pub const ACCESS_TOKENS_MAX: usize = 20_000;
+
+/// Jobs that a token names, at most.
+pub(crate) const SCOPES_MAX: usize = 64;
+
 /// Refuses a name that is empty, long or not printable.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     let length = name.len();
@@ -144,13 +154,18 @@ pub(crate) fn check_label(what: &str, label: &str) -> Result<(), Refusal> {
     if label.is_empty() { Ok(()) } else { check_name(what, label) }
 }
 
-/// Refuses a text that is longer than `most` bytes.
+/// Refuses a free text that is too long.
 pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
+    check_length(what, text, TEXT_BYTES_MAX)
+}
+
+/// Refuses a text that is longer than `most` bytes.
+pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
     let length = text.len();
-    if length <= TEXT_BYTES_MAX {
+    if length <= most {
         return Ok(());
     }
-    let reason = format!("{what} has {length} bytes; at most {TEXT_BYTES_MAX} are allowed");
+    let reason = format!("{what} has {length} bytes; at most {most} are allowed");
     Err(Refusal::Invalid(reason))
 }
 

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
 
+use crate::access::{CreateAccess, ExchangeAccess};
 use crate::hold::Hold;
 use crate::skipped::ReportSkipped;
 
@@ -112,6 +113,15 @@ pub enum Change {
         /// Its name.
         name: String,
     },
+    /// Somebody may ask something from now on.
+    CreateAccess(CreateAccess),
+    /// Somebody may not any more.
+    RevokeAccess {
+        /// Id of the token.
+        id: String,
+    },
+    /// A join token is exchanged.
+    ExchangeAccess(ExchangeAccess),
 }
 
 /// See [`Change::JoinSession`].
@@ -136,6 +146,9 @@ pub struct JoinSession {
     /// Ids of what it decodes images with, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decoders: Vec<String>,
+    /// Whether the caller proved who it is: then nobody else takes its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proved: bool,
 }
 
 /// See [`Change::AddDataset`].

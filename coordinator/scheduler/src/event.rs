@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::Role;
 use crate::bound::EVENTS_KEPT;
 use crate::command::{Cordon, SessionId};
 use crate::hold::Hold;
@@ -190,6 +191,22 @@ pub enum Happening {
         /// The epoch.
         epoch: u64,
     },
+    /// Somebody may ask from now on.
+    AccessCreated {
+        /// Id of the token.
+        token: String,
+        /// Whose it is.
+        name: String,
+        /// What it allows.
+        role: Role,
+    },
+    /// Somebody may not any more.
+    AccessRevoked {
+        /// Id of the token.
+        token: String,
+        /// Whose it was.
+        name: String,
+    },
     /// Workers met corrupt records for the first time, and skip them.
     RecordsSkipped {
         /// The job.
@@ -272,6 +289,8 @@ impl Event {
             Happening::RankServed { .. } => "rank_served",
             Happening::RankEnded { .. } => "rank_ended",
             Happening::EpochSealed { .. } => "epoch_sealed",
+            Happening::AccessCreated { .. } => "access_created",
+            Happening::AccessRevoked { .. } => "access_revoked",
             Happening::RecordsSkipped { .. } => "records_skipped",
         }
     }

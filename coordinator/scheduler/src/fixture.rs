@@ -155,6 +155,7 @@ pub(crate) fn join(worker: &str, incarnation: &str) -> JoinSession {
         ttl_ms: 10_000,
         endpoint: String::new(),
         decoders: vec![],
+        proved: false,
     }
 }
 

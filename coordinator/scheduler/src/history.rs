@@ -135,6 +135,11 @@ pub struct Returns {
 }
 
 impl Returns {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.kept.len() as u64 + self.forgotten
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.forgotten == 0
     }

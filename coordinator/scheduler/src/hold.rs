@@ -48,6 +48,8 @@ impl Held {
     /// Tells a rank of a cancelled job.
     pub(crate) fn refusal(&self, job: &str) -> Refusal {
         let Self { principal, reason, .. } = self;
+        // What follows a message's first semicolon says what to do; this is somebody's own words.
+        let reason = reason.replace("; ", ", ");
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let (job, by) = (job.to_owned(), principal.clone());
         Refusal::Cancelled { job, by, reason }

@@ -5,8 +5,9 @@ mod pools;
 use std::collections::BTreeSet;
 
 use crate::bound::{
-    CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EVENTS_KEPT, GENERATIONS_KEPT, JOBS_MAX,
-    REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX, SKIPPED_KEPT,
+    ACCESS_TOKENS_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EVENTS_KEPT, GENERATIONS_KEPT,
+    JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
+    SKIPPED_KEPT,
 };
 use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
@@ -88,6 +89,7 @@ impl State {
             ("jobs", self.jobs.by_name.len(), JOBS_MAX),
             ("cordoned workers", self.sessions.cordons.len(), CORDONS_MAX),
             ("events", self.events.len(), EVENTS_KEPT),
+            ("access tokens", self.access.by_id.len(), ACCESS_TOKENS_MAX),
         ];
         bounds.into_iter().try_for_each(|(what, held, most)| bound(what, held, most))
     }

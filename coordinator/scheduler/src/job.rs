@@ -7,8 +7,8 @@ use shardfeed_plan::{JobIdentity, Segment, differences};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    GENERATIONS_KEPT, JOBS_MAX, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, check_name,
-    check_room, check_text,
+    GENERATIONS_KEPT, JOBS_MAX, OPERATORS_BYTES_MAX, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT,
+    SEALED_KEPT, check_length, check_name, check_room, check_text,
 };
 use crate::command::RegisterJob;
 use crate::cursor::SealedEpoch;
@@ -331,7 +331,7 @@ fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
         let reason = format!("lanes={lanes} means nothing with mode=\"dynamic\"; leave it out");
         return Err(Refusal::Invalid(reason));
     }
-    check_text("the list of operators", operators)?;
+    check_length("the list of operators", operators, OPERATORS_BYTES_MAX)?;
     check_text("the decoder's id", decoder)?;
     let plan = shuffle.validate().and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));
     plan.map_err(|error| Refusal::Invalid(error.to_string()))
@@ -437,9 +437,9 @@ mod tests {
             expect!["`lanes` is 18446744073709551615, but may be at most 1048576"],
         );
         refused(
-            |identity| identity.operators = "x".repeat(5_000),
+            |identity| identity.operators = "x".repeat(20_000),
             expect![[r#"
-            the list of operators has 5000 bytes; at most 4096 are
+            the list of operators has 20000 bytes; at most 16384 are
             allowed"#]],
         );
     }

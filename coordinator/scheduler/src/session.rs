@@ -23,6 +23,9 @@ pub struct Session {
     pub id: SessionId,
     /// What the worker said.
     pub join: JoinSession,
+    /// Who began it; where callers prove who they are, nobody else may speak for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// When it began, Unix ms.
     pub joined_ms: u64,
     /// Ranks that it serves.
@@ -153,6 +156,7 @@ impl State {
     pub(crate) fn join_session(
         &mut self,
         Moment { index, now_ms }: Moment,
+        principal: &str,
         join: &JoinSession,
     ) -> Result<Answer, Refusal> {
         check_name("the worker's name", &join.worker)?;
@@ -172,6 +176,12 @@ impl State {
         let earlier = self.sessions.by_worker.get(&join.worker).copied();
         if let Some(earlier) = earlier {
             let known = self.sessions.live(earlier)?;
+            if join.proved && known.owner != principal {
+                return Err(Refusal::Denied(format!(
+                    "worker `{}` is of {}, not of {principal}; give this worker a name of its own (--name)",
+                    join.worker, known.owner
+                )));
+            }
             if known.join.incarnation == join.incarnation {
                 return Ok(Answer::Joined { session: earlier });
             }
@@ -190,7 +200,8 @@ impl State {
             host: join.host.clone(),
             version: join.version.clone(),
         });
-        let session = Session { id: index, join, joined_ms: now_ms, leases, scans };
+        let owner = principal.to_owned();
+        let session = Session { id: index, join, owner, joined_ms: now_ms, leases, scans };
         self.sessions.live.insert(index, session);
         Ok(Answer::Joined { session: index })
     }

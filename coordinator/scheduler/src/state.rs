@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::Accesses;
 use crate::answer::{Answer, Refusal};
 use crate::bound::check_label;
 use crate::command::SessionId;
@@ -30,6 +31,8 @@ pub struct State {
     pub(crate) jobs: Jobs,
     #[serde(skip_serializing_if = "Events::is_empty")]
     pub(crate) events: Events,
+    #[serde(skip_serializing_if = "Accesses::is_empty")]
+    pub(crate) access: Accesses,
 }
 
 /// What a command came to.
@@ -88,6 +91,7 @@ impl State {
             datasets: Datasets::default(),
             jobs: Jobs::default(),
             events: Events::default(),
+            access: Accesses::default(),
         }
     }
 
@@ -117,9 +121,14 @@ impl State {
         Applied { answer, repeated: false }
     }
 
+    /// Whether a request was answered by a command, whose answer it gets again.
+    pub fn has_answered(&self, request_id: &str) -> bool {
+        self.dedupe.answer(request_id).is_some()
+    }
+
     fn change(&mut self, moment: Moment, command: &Command) -> Result<Answer, Refusal> {
         match &command.change {
-            Change::JoinSession(join) => self.join_session(moment, join),
+            Change::JoinSession(join) => self.join_session(moment, &command.principal, join),
             Change::LeaveSession { session } => self.leave_session(moment, *session),
             Change::ExpireSessions { sessions } => Ok(self.expire_sessions(moment, sessions)),
             Change::AddDataset(add) => self.add_dataset(moment, add),
@@ -142,6 +151,11 @@ impl State {
             }
             Change::RemoveDataset { name } => self.remove_dataset(name),
             Change::RemoveJob { name } => self.remove_job(name),
+            Change::CreateAccess(create) => {
+                self.create_access(command.now_ms, &command.principal, create)
+            }
+            Change::RevokeAccess { id } => self.revoke_access(command.now_ms, id),
+            Change::ExchangeAccess(exchange) => self.exchange_access(command.now_ms, exchange),
         }
     }
 
@@ -269,13 +283,16 @@ struct Stored {
     jobs: Jobs,
     #[serde(default)]
     events: Events,
+    #[serde(default)]
+    access: Accesses,
 }
 
 impl From<Stored> for State {
     fn from(stored: Stored) -> Self {
-        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events } = stored;
+        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events, access } =
+            stored;
         let mut state =
-            Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events };
+            Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events, access };
         state.index();
         state
     }

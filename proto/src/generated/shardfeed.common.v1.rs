@@ -428,6 +428,8 @@ pub enum ErrorKind {
     Cordoned = 20,
     /// somebody cancelled the job
     Cancelled = 21,
+    /// the caller did not prove who it is, or may not
+    Denied = 22,
 }
 impl ErrorKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -458,6 +460,7 @@ impl ErrorKind {
             Self::Memory => "ERROR_KIND_MEMORY",
             Self::Cordoned => "ERROR_KIND_CORDONED",
             Self::Cancelled => "ERROR_KIND_CANCELLED",
+            Self::Denied => "ERROR_KIND_DENIED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -485,6 +488,7 @@ impl ErrorKind {
             "ERROR_KIND_MEMORY" => Some(Self::Memory),
             "ERROR_KIND_CORDONED" => Some(Self::Cordoned),
             "ERROR_KIND_CANCELLED" => Some(Self::Cancelled),
+            "ERROR_KIND_DENIED" => Some(Self::Denied),
             _ => None,
         }
     }

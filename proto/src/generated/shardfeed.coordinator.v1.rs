@@ -679,6 +679,182 @@ pub struct RemoveJobRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJobResponse {}
+/// Who the caller is to the cluster.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhoAmIRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhoAmIResponse {
+    /// as it stands in logs and audits
+    #[prost(string, tag = "1")]
+    pub principal: ::prost::alloc::string::String,
+    /// viewer, operator, admin, worker, trainer or coordinator; empty: nobody is asked who they are
+    #[prost(string, tag = "2")]
+    pub role: ::prost::alloc::string::String,
+    /// jobs that it may ask about, by name, `*` at the end for anything; empty: all
+    #[prost(string, repeated, tag = "3")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// of its token, since 1970
+    #[prost(uint64, optional, tag = "4")]
+    pub expires_ms: ::core::option::Option<u64>,
+}
+/// Access tokens. Whoever makes one chooses the secret and tells its SHA-256 only.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateAccessRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// no secret; what stands before the secret in the token
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+    /// SHA-256 of the secret, 32 bytes
+    #[prost(bytes = "vec", tag = "3")]
+    pub digest: ::prost::alloc::vec::Vec<u8>,
+    /// whose it is
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+    /// viewer, operator, admin, worker or trainer
+    #[prost(string, tag = "5")]
+    pub role: ::prost::alloc::string::String,
+    /// as in WhoAmIResponse; at most 64
+    #[prost(string, repeated, tag = "6")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "7")]
+    pub ttl_ms: u64,
+    /// it is to be exchanged, once, for a token that is good for so long
+    #[prost(uint64, optional, tag = "8")]
+    pub join_ttl_ms: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateAccessResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeAccessRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeAccessResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListAccessRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListAccessResponse {
+    /// by id
+    #[prost(message, repeated, tag = "1")]
+    pub tokens: ::prost::alloc::vec::Vec<AccessToken>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccessToken {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub role: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "4")]
+    pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, tag = "5")]
+    pub created_ms: u64,
+    #[prost(string, tag = "6")]
+    pub created_by: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "7")]
+    pub expires_ms: u64,
+    #[prost(uint64, optional, tag = "8")]
+    pub revoked_ms: ::core::option::Option<u64>,
+    /// it is to be exchanged, once
+    #[prost(bool, tag = "9")]
+    pub join: bool,
+    /// the token that it was exchanged for
+    #[prost(string, optional, tag = "10")]
+    pub used_for: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Comes with a join token as its credential, and makes that useless.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExchangeAccessRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// of the new token
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+    /// SHA-256 of its secret
+    #[prost(bytes = "vec", tag = "3")]
+    pub digest: ::prost::alloc::vec::Vec<u8>,
+    /// whose it is
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExchangeAccessResponse {
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+}
+/// What this node was asked that changes something, or that it refused: the last entries that are meant, oldest first.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListAuditRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    /// entries since then
+    #[prost(uint64, tag = "2")]
+    pub since_ms: u64,
+    /// entries at most; 1 to 5,000
+    #[prost(uint64, tag = "3")]
+    pub most: u64,
+    /// of this caller only; empty: of all
+    #[prost(string, tag = "4")]
+    pub principal: ::prost::alloc::string::String,
+    /// only what was refused
+    #[prost(bool, tag = "5")]
+    pub refused: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListAuditResponse {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub entries: ::prost::alloc::vec::Vec<AuditEntry>,
+    /// there are earlier ones that are meant
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditEntry {
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+    #[prost(string, tag = "2")]
+    pub principal: ::prost::alloc::string::String,
+    /// who it says it is, beside that
+    #[prost(string, tag = "3")]
+    pub claimed: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub role: ::prost::alloc::string::String,
+    /// IP:PORT
+    #[prost(string, tag = "5")]
+    pub remote: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub method: ::prost::alloc::string::String,
+    /// what it is about: a job, dataset, worker, node or token
+    #[prost(string, tag = "7")]
+    pub object: ::prost::alloc::string::String,
+    /// DONE, or the kind of the error
+    #[prost(string, tag = "8")]
+    pub outcome: ::prost::alloc::string::String,
+    /// of the error
+    #[prost(string, tag = "9")]
+    pub message: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub request_id: ::prost::alloc::string::String,
+    /// log index of the change
+    #[prost(uint64, optional, tag = "11")]
+    pub index: ::core::option::Option<u64>,
+    /// that was asked
+    #[prost(uint64, tag = "12")]
+    pub node: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddDatasetRequest {
     #[prost(message, optional, tag = "1")]
@@ -961,6 +1137,15 @@ pub struct ListShardsRequest {
     /// absent: the current one
     #[prost(uint64, optional, tag = "3")]
     pub epoch: ::core::option::Option<u64>,
+    /// only shards that it reads; of a dynamic job: was granted a sample of
+    #[prost(uint64, optional, tag = "4")]
+    pub rank: ::core::option::Option<u64>,
+    /// only shards that a rank reads that this worker serves
+    #[prost(string, optional, tag = "5")]
+    pub worker: ::core::option::Option<::prost::alloc::string::String>,
+    /// only shards whose path has this in it
+    #[prost(string, optional, tag = "6")]
+    pub path_part: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListShardsResponse {
@@ -968,9 +1153,13 @@ pub struct ListShardsResponse {
     pub epoch: u64,
     #[prost(uint64, tag = "2")]
     pub generation: u64,
-    /// some of them; further messages have the rest
+    /// some of those asked for; further messages have the rest
     #[prost(message, repeated, tag = "3")]
     pub shards: ::prost::alloc::vec::Vec<Shard>,
+    /// By state, the shards that this message speaks of, asked for or not: all messages together count
+    /// every shard of the epoch once.
+    #[prost(message, optional, tag = "4")]
+    pub counts: ::core::option::Option<get_epoch_map_response::Cell>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rank {
@@ -3085,7 +3274,7 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What people ask. The leader answers, after a round to a majority; GetStatus and GetCluster are answered by any node of itself.
+    /// What people ask. The leader answers, after a round to a majority; GetStatus, GetCluster and ListAudit are answered by any node of itself.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3806,6 +3995,171 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn who_am_i(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/WhoAmI",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "WhoAmI"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn create_access(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateAccessResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/CreateAccess",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "CreateAccess",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn revoke_access(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RevokeAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeAccessResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/RevokeAccess",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "RevokeAccess",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_access(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAccessResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/ListAccess",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "ListAccess",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn exchange_access(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExchangeAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExchangeAccessResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/ExchangeAccess",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "ExchangeAccess",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_audit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAuditRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAuditResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/ListAudit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("shardfeed.coordinator.v1.AdminService", "ListAudit"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3985,8 +4339,47 @@ pub mod admin_service_server {
             tonic::Response<super::GetEpochMapResponse>,
             tonic::Status,
         >;
+        async fn who_am_i(
+            &self,
+            request: tonic::Request<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIResponse>, tonic::Status>;
+        async fn create_access(
+            &self,
+            request: tonic::Request<super::CreateAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateAccessResponse>,
+            tonic::Status,
+        >;
+        async fn revoke_access(
+            &self,
+            request: tonic::Request<super::RevokeAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RevokeAccessResponse>,
+            tonic::Status,
+        >;
+        async fn list_access(
+            &self,
+            request: tonic::Request<super::ListAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAccessResponse>,
+            tonic::Status,
+        >;
+        async fn exchange_access(
+            &self,
+            request: tonic::Request<super::ExchangeAccessRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExchangeAccessResponse>,
+            tonic::Status,
+        >;
+        async fn list_audit(
+            &self,
+            request: tonic::Request<super::ListAuditRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAuditResponse>,
+            tonic::Status,
+        >;
     }
-    /// What people ask. The leader answers, after a round to a majority; GetStatus and GetCluster are answered by any node of itself.
+    /// What people ask. The leader answers, after a round to a majority; GetStatus, GetCluster and ListAudit are answered by any node of itself.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -5086,6 +5479,276 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetEpochMapSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/WhoAmI" => {
+                    #[allow(non_camel_case_types)]
+                    struct WhoAmISvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::WhoAmIRequest>
+                    for WhoAmISvc<T> {
+                        type Response = super::WhoAmIResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WhoAmIRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::who_am_i(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WhoAmISvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/CreateAccess" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateAccessSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::CreateAccessRequest>
+                    for CreateAccessSvc<T> {
+                        type Response = super::CreateAccessResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateAccessRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::create_access(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateAccessSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/RevokeAccess" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeAccessSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::RevokeAccessRequest>
+                    for RevokeAccessSvc<T> {
+                        type Response = super::RevokeAccessResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RevokeAccessRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::revoke_access(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeAccessSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/ListAccess" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAccessSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListAccessRequest>
+                    for ListAccessSvc<T> {
+                        type Response = super::ListAccessResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAccessRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_access(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAccessSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/ExchangeAccess" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExchangeAccessSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ExchangeAccessRequest>
+                    for ExchangeAccessSvc<T> {
+                        type Response = super::ExchangeAccessResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExchangeAccessRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::exchange_access(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExchangeAccessSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/ListAudit" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAuditSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListAuditRequest>
+                    for ListAuditSvc<T> {
+                        type Response = super::ListAuditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAuditRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_audit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAuditSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

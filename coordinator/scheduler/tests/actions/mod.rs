@@ -282,6 +282,7 @@ impl Action {
                 ttl_ms: 1,
                 endpoint: String::new(),
                 decoders: vec![],
+                proved: false,
             }),
             Self::Leave(pick) => Change::LeaveSession { session: session(state, *pick) },
             Self::Expire(pick) => {

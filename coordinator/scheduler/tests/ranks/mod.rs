@@ -126,6 +126,7 @@ impl Cluster {
             ttl_ms: 1,
             endpoint: String::new(),
             decoders: vec![],
+            proved: false,
         };
         match self.apply(Change::JoinSession(join)) {
             Answer::Joined { session } => session,
