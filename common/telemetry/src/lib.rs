@@ -1,8 +1,11 @@
 //! Logging set-up, called once by each binary: levels from `SHARDFEED_LOG`, shape from
 //! `SHARDFEED_LOG_FORMAT`, everything on stderr, since stdout is for data.
 //!
-//! It must never decide what is worth a log line, and no library calls it.
+//! It must never decide what is worth a log line, and no library sets it up. What a process uses of its machine
+//! is in [`process`], for the pages /metrics.
 #![forbid(unsafe_code)]
+
+pub mod process;
 
 use std::io::{self, IsTerminal};
 
@@ -62,9 +65,13 @@ impl TelemetryError {
 ///
 /// # Errors  `Variable`; `Twice`.
 pub fn init(filter_default: &str) -> Result<(), TelemetryError> {
-    let no_color = !variable("NO_COLOR").is_empty();
-    let ansi = !no_color && io::stderr().is_terminal();
+    let ansi = has_colors(&variable("NO_COLOR"), io::stderr().is_terminal());
     init_with(filter_default, &variable, io::stderr, ansi)
+}
+
+/// Whether lines have colors; `no_color`: as the environment says it. Source: no-color.org.
+fn has_colors(no_color: &str, is_terminal: bool) -> bool {
+    is_terminal && no_color.is_empty()
 }
 
 /// As [`init`], with the environment and the writer given.
@@ -144,6 +151,14 @@ mod tests {
         assert_eq!(error.to_string(), "SHARDFEED_LOG_FORMAT=xml: not a format of log lines");
         assert_eq!(error.hint(), Some("use text or json"));
         assert_eq!(format(String::new()).unwrap(), LogFormat::Text);
+    }
+
+    #[test]
+    fn lines_have_colors_on_a_terminal_that_was_not_asked_to_have_none() {
+        assert!(has_colors("", true));
+        for (no_color, is_terminal) in [("1", true), ("0", true), ("", false), ("1", false)] {
+            assert!(!has_colors(no_color, is_terminal), "{no_color} {is_terminal}");
+        }
     }
 
     #[test]

@@ -30,11 +30,14 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// What the others answered in one round: by address, or why there was no answer.
 type Answers = Vec<(String, Result<IntroduceResponse, String>)>;
 
-/// Decides what the log's folder becomes, or goes on as; waits for the others if it must.
+/// Decides what the log's folder becomes, or goes on as; waits for the others if it must. A founder that is given
+/// `join`, too, looks for a cluster that is there already, and founds one only when everybody says that there is none.
 ///
-/// # Errors  `LostDisk`, `OtherCluster`, and what is wrong with the folder.
+/// # Errors  `LostDisk`, `NotAFounder`, `OtherCluster`, and what is wrong with the folder.
 pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start, StartError> {
     let founders = front.options.founders()?;
+    let (joins, founds) =
+        (!front.options.join.is_empty(), founders.contains_key(&front.options.node_id));
     let found = match founders.len() {
         0 | 1 => Start::Alone,
         _ => Start::Found { members: founders.clone() },
@@ -49,16 +52,17 @@ pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start,
     };
     if let Some(known) = known.map_err(died)?? {
         // A founder may have stopped before the cluster was founded: it goes on with that.
-        return Ok(match front.options.join.is_empty() {
-            true => found,
-            false => Start::Join { cluster: known.cluster },
+        return Ok(match joins && !(founds && known.is_founder) {
+            true => Start::Join { cluster: known.cluster },
+            false => found,
         });
     }
-    if !front.options.join.is_empty() {
-        return ask_to_join(front).await.map(|cluster| Start::Join { cluster });
+    if joins && !founds {
+        return ask_to_join(front, &founders).await.map(|cluster| Start::Join { cluster });
     }
-    if founders.len() > 1 {
-        agree_to_found(front, &founders).await?;
+    if joins || founders.len() > 1 {
+        let there = agree_to_found(front, &founders).await?;
+        return Ok(there.map_or(found, |cluster| Start::Join { cluster }));
     }
     Ok(found)
 }
@@ -66,11 +70,11 @@ pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start,
 /// Waits until the node is a member of its cluster.
 ///
 /// # Errors  As [`decide`].
-pub(crate) async fn arrive(front: &Front, core: &Core) -> Result<(), StartError> {
+pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> Result<(), StartError> {
     let founders = front.options.founders()?;
     let mut telling = Telling::new(front);
     while !core.node.members().iter().any(|member| member.node == front.options.node_id) {
-        let what = match founders.is_empty() {
+        let what = match matches!(start, Start::Join { .. }) {
             true => format!(
                 "waits to be added to cluster {}: run `shardfeed cluster add {} {}` there",
                 core.node.cluster_id(),
@@ -100,17 +104,26 @@ pub(crate) async fn arrive(front: &Front, core: &Core) -> Result<(), StartError>
     Ok(())
 }
 
-/// Waits until every other founder has said that it has no history.
-async fn agree_to_found(front: &Front, founders: &BTreeMap<u64, String>) -> Result<(), StartError> {
+/// Waits until every other founder, and everybody else who is listed, has said that it has no history.
+/// - Returns the cluster of one who has, if this node may join it.
+async fn agree_to_found(
+    front: &Front,
+    founders: &BTreeMap<u64, String>,
+) -> Result<Option<Uuid>, StartError> {
     let mut telling = Telling::new(front);
     loop {
-        let answers = ask(front, others(front, founders)).await;
+        let answers = ask(front, listed(front, founders)).await;
         let mut missing = Vec::new();
         for (address, answer) in answers {
             match answer {
                 Err(reason) => missing.push(format!("{address} ({reason})")),
                 Ok(answer) => {
                     check_answer(front, &address, &answer)?;
+                    let there =
+                        answer.cluster_id.parse().ok().filter(|_| !answer.members.is_empty());
+                    if there.is_some() && !front.options.join.is_empty() {
+                        return Ok(there);
+                    }
                     let expected = founders.iter().find(|(_, known)| **known == address);
                     if expected.is_some_and(|(node, _)| *node != answer.node) {
                         missing.push(format!("{address} (is node {})", answer.node));
@@ -127,7 +140,7 @@ async fn agree_to_found(front: &Front, founders: &BTreeMap<u64, String>) -> Resu
         }
         if missing.is_empty() {
             front.wait_for(Some("it opens its log".to_owned()));
-            return Ok(());
+            return Ok(None);
         }
         telling.say(waits_for(&missing));
         sleep(ASK_EVERY).await;
@@ -135,10 +148,10 @@ async fn agree_to_found(front: &Front, founders: &BTreeMap<u64, String>) -> Resu
 }
 
 /// Waits until somebody says which cluster it is.
-async fn ask_to_join(front: &Front) -> Result<Uuid, StartError> {
+async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<Uuid, StartError> {
     let mut telling = Telling::new(front);
     loop {
-        let answers = ask(front, front.options.join.clone()).await;
+        let answers = ask(front, listed(front, founders)).await;
         let mut silent = Vec::new();
         for (address, answer) in answers {
             match answer {
@@ -181,6 +194,17 @@ fn check_answer(
 fn others(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
     let others = founders.iter().filter(|(node, _)| **node != front.options.node_id);
     others.map(|(_, address)| address.clone()).collect()
+}
+
+/// All whom the options name, but for this node.
+fn listed(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
+    let mut listed = others(front, founders);
+    for address in &front.options.join {
+        if *address != front.advertise && !listed.contains(address) {
+            listed.push(address.clone());
+        }
+    }
+    listed
 }
 
 fn waits_for(missing: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! How a coordinator is set up: one struct for the process, read from TOML or filled by tests.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,15 @@ pub struct CoordinatorOptions {
     /// `None` serves none, which only code can ask for.
     #[serde(default = "default::http", skip_serializing_if = "Option::is_none")]
     pub http: Option<SocketAddr>,
+    /// Folder with the certificates of this node: `ca.crt`, `tls.crt`, `tls.key`. With it, callers prove who
+    /// they are, by a certificate or an access token. Default none: nobody is asked, and only this host may
+    /// call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<PathBuf>,
+    /// Without `tls`, listen also where other hosts can call, and let whoever calls do anything. Default
+    /// false.
+    #[serde(default)]
+    pub insecure: bool,
     /// This node's number in its cluster, from 1 on. It is kept from the first start on; a node that lost
     /// its data folder comes back under a number that was never used. Default 1.
     #[serde(default = "default::node_id")]
@@ -28,14 +37,20 @@ pub struct CoordinatorOptions {
     /// this node, else `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
-    /// The nodes that found a cluster together, this one included: "NUMBER=HOST:PORT" each, the same list
-    /// on all of them; 1, 3 or 5. It is not looked at once the node is part of a cluster. Default none: a
-    /// cluster of this node alone.
+    /// The nodes that found a cluster together: "NUMBER=HOST:PORT" each, the same list on all of them; 1, 3 or
+    /// 5. This node is one of them, unless it is given `join`, too. It is not looked at once the node is part of
+    /// a cluster. Default none: a cluster of this node alone.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// Nodes of a cluster that this one shall be added to, HOST:PORT each. Default none.
+    /// Nodes of a cluster that this one shall be added to, HOST:PORT each. Beside `peers`, so that all nodes may
+    /// be started alike: a founder that finds a cluster there waits to be added to it, and founds one only when
+    /// all of `peers` and `join` answer that there is none. Default none.
     #[serde(default)]
     pub join: Vec<String>,
+    /// File in which it says where its cluster is as long as it serves, for workers and people who are given
+    /// `@PATH` instead of addresses. Whoever runs it writes the file. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint_file: Option<PathBuf>,
     /// How often the leader tells the other nodes that it is there, ms. Default 100.
     #[serde(default = "default::peer_heartbeat_ms")]
     pub peer_heartbeat_ms: u64,
@@ -129,10 +144,13 @@ impl CoordinatorOptions {
             data_dir: data_dir.into(),
             listen: default::listen(),
             http: default::http(),
+            tls: None,
+            insecure: false,
             node_id: default::node_id(),
             advertise: None,
             peers: vec![],
             join: vec![],
+            endpoint_file: None,
             peer_heartbeat_ms: default::peer_heartbeat_ms(),
             election_min_ms: default::election_min_ms(),
             election_max_ms: default::election_max_ms(),
@@ -181,8 +199,30 @@ impl CoordinatorOptions {
         if self.http == Some(self.listen) && self.listen.port() != 0 {
             return refuse("http", format!("is {}, as `listen`; use two ports", self.listen));
         }
+        self.validate_openness()?;
         self.validate_timers()?;
         self.validate_cluster()
+    }
+
+    /// Other hosts may call only where callers prove who they are, or somebody wants it otherwise.
+    fn validate_openness(&self) -> Result<(), InvalidOption> {
+        if self.tls.is_some() && self.insecure {
+            let reason = "stands beside `tls`; leave one of them out".to_owned();
+            return Err(InvalidOption { option: "insecure", reason });
+        }
+        let addresses = [("listen", Some(self.listen)), ("http", self.http)];
+        for (option, address) in addresses {
+            let open = address.filter(|address| !is_loopback(address.ip()));
+            if let Some(address) = open.filter(|_| self.tls.is_none() && !self.insecure) {
+                let reason = format!(
+                    "is {address}, where other hosts can call, but nobody proves who they are; set `tls` \
+                     (`shardfeed tls init` makes certificates), or `insecure` if everybody on that network \
+                     may do anything"
+                );
+                return Err(InvalidOption { option, reason });
+            }
+        }
+        Ok(())
     }
 
     fn validate_timers(&self) -> Result<(), InvalidOption> {
@@ -217,11 +257,18 @@ impl CoordinatorOptions {
             check_address("advertise", address)?;
         }
         if !founders.is_empty() {
-            let Some(mine) = founders.get(&self.node_id) else {
-                let reason = format!("lacks this node: node-id is {}", self.node_id);
+            let mine = founders.get(&self.node_id);
+            if mine.is_none() && self.join.is_empty() {
+                let reason = format!(
+                    "lacks this node: node-id is {}; list it, or give it `join`, too, if it is to be \
+                     added to the cluster that these found",
+                    self.node_id
+                );
                 return refuse("peers", reason);
-            };
-            if self.advertise.as_ref().is_some_and(|advertise| advertise != mine) {
+            }
+            if let (Some(mine), Some(advertise)) = (mine, &self.advertise)
+                && mine != advertise
+            {
                 let reason = format!("differs from {mine}, which `peers` says of this node");
                 return refuse("advertise", reason);
             }
@@ -233,16 +280,17 @@ impl CoordinatorOptions {
                 );
                 return refuse("peers", reason);
             }
-            if !self.join.is_empty() {
-                return refuse("join", "stands beside `peers`; a node founds or joins".into());
-            }
         }
         if self.join.len() > JOIN_MAX {
             return refuse("join", format!("names more than {JOIN_MAX} nodes"));
         }
         self.join.iter().try_for_each(|address| check_address("join", address))?;
-        let alone = founders.len() <= 1 && self.join.is_empty();
-        if !alone && self.advertise.is_none() && founders.is_empty() && self.listens_everywhere() {
+        if self.endpoint_file.as_ref().is_some_and(|path| path.file_name().is_none()) {
+            return refuse("endpoint-file", "is no path of a file".into());
+        }
+        let alone = founders.len() <= 1 && self.join.is_empty() && self.endpoint_file.is_none();
+        let is_listed = founders.contains_key(&self.node_id);
+        if !alone && self.advertise.is_none() && !is_listed && self.listens_everywhere() {
             let reason = format!(
                 "is needed, as others cannot reach {}; name the HOST:PORT that they use",
                 self.listen
@@ -281,6 +329,11 @@ impl CoordinatorOptions {
     pub(crate) fn listens_everywhere(&self) -> bool {
         self.listen.ip().is_unspecified()
     }
+}
+
+/// Whether only this host can call.
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
 }
 
 /// How many nodes may found a cluster.
@@ -328,6 +381,8 @@ const UNREFERENCED_BYTES_MIN: u64 = shardfeed_proto::CHUNK_BYTES_MAX as u64;
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     #[test]
@@ -353,6 +408,101 @@ mod tests {
         assert!(refused(|options| options.cluster_name.clear()).contains("cluster-name"));
         assert!(refused(|options| options.http = Some(options.listen)).contains("two ports"));
         assert!(refused(|options| options.unreferenced_bytes_max = 1).contains("unreferenced"));
+    }
+
+    #[test]
+    fn every_refusal_says_which_option_and_what_to_do() {
+        let changes: [fn(&mut CoordinatorOptions); 18] = [
+            |options| options.cluster_name.clear(),
+            |options| options.session_ttl_ms = 99,
+            |options| options.heartbeat_ms = 3_334,
+            |options| options.snapshot_every = 0,
+            |options| options.unreferenced_bytes_max = 1,
+            |options| options.http = Some(options.listen),
+            |options| (options.tls, options.insecure) = (Some("/tls".into()), true),
+            |options| options.listen = "10.0.0.7:7070".parse().unwrap(),
+            |options| options.peer_heartbeat_ms = 0,
+            |options| options.election_max_ms = options.election_min_ms,
+            |options| options.node_id = 0,
+            |options| options.advertise = Some("here".into()),
+            |options| options.peers = vec!["2=a:1".into()],
+            |options| options.peers = vec!["1=a:1".into(), "2=b:1".into()],
+            |options| {
+                (options.peers, options.advertise) = (vec!["1=a:1".into()], Some("b:1".into()));
+            },
+            |options| options.join = vec!["a:1".into(); JOIN_MAX + 1],
+            |options| options.endpoint_file = Some("/".into()),
+            |options| {
+                options.join = vec!["a:1".into()];
+                (options.listen, options.insecure) = ("0.0.0.0:7070".parse().unwrap(), true);
+            },
+        ];
+        let said = changes.map(|change| {
+            let mut options = CoordinatorOptions::new("/d");
+            change(&mut options);
+            format!("{}\n", options.validate().unwrap_err())
+        });
+        expect![[r#"
+            option `cluster-name`: has 1 to 255 bytes
+            option `session-ttl-ms`: is 99; sessions live 100 to 600000 ms
+            option `heartbeat-ms`: is 3334, but two may be lost within session-ttl-ms=10000; use 1 to 3333
+            option `snapshot-every`: is 0; a log without snapshots grows for ever
+            option `unreferenced-bytes-max`: is 1; a single chunk may have 1048576
+            option `http`: is 127.0.0.1:7070, as `listen`; use two ports
+            option `insecure`: stands beside `tls`; leave one of them out
+            option `listen`: is 10.0.0.7:7070, where other hosts can call, but nobody proves who they are; set `tls` (`shardfeed tls init` makes certificates), or `insecure` if everybody on that network may do anything
+            option `peer-heartbeat-ms`: is 0, but two must fit into election-min-ms=300; use 1 to 150
+            option `election-max-ms`: is 300; use more than election-min-ms=300, better twice as much, and at most 60000
+            option `node-id`: is 0; nodes are numbered from 1 on
+            option `advertise`: holds `here`; write HOST:PORT, with a port from 1 to 65535
+            option `peers`: lacks this node: node-id is 1; list it, or give it `join`, too, if it is to be added to the cluster that these found
+            option `peers`: names 2 nodes; use 1, 3 or 5: an even number survives no more deaths than one less
+            option `advertise`: differs from a:1, which `peers` says of this node
+            option `join`: names more than 16 nodes
+            option `endpoint-file`: is no path of a file
+            option `advertise`: is needed, as others cannot reach 0.0.0.0:7070; name the HOST:PORT that they use
+        "#]].assert_eq(&said.concat());
+    }
+
+    #[test]
+    fn other_hosts_may_call_only_with_certificates_or_if_it_is_wanted() {
+        let open = |change: fn(&mut CoordinatorOptions)| {
+            let mut options = CoordinatorOptions::new("/d");
+            change(&mut options);
+            options.validate().map_err(|error| error.to_string())
+        };
+        for address in ["0.0.0.0:7070", "[::]:7070", "10.0.0.7:7070", "[::ffff:10.0.0.7]:7070"] {
+            let listens = |option: &str| -> Result<(), String> {
+                let mut options = CoordinatorOptions::new("/d");
+                match option {
+                    "listen" => options.listen = address.parse().unwrap(),
+                    _ => options.http = Some(address.parse().unwrap()),
+                }
+                options.validate().map_err(|error| error.to_string())
+            };
+            for option in ["listen", "http"] {
+                let error = listens(option).unwrap_err();
+                assert!(error.contains(&format!("`{option}`: is {address}")), "{error}");
+                assert!(error.contains("set `tls`") && error.contains("`insecure`"), "{error}");
+            }
+        }
+        open(|options| options.listen = "127.0.0.9:7070".parse().unwrap()).unwrap();
+        open(|options| options.listen = "[::ffff:127.0.0.1]:7070".parse().unwrap()).unwrap();
+        open(|options| {
+            options.listen = "0.0.0.0:7070".parse().unwrap();
+            options.tls = Some("/tls".into());
+        })
+        .unwrap();
+        open(|options| {
+            options.listen = "0.0.0.0:7070".parse().unwrap();
+            options.insecure = true;
+        })
+        .unwrap();
+        let both = open(|options| {
+            options.tls = Some("/tls".into());
+            options.insecure = true;
+        });
+        assert!(both.unwrap_err().contains("leave one of them out"));
     }
 
     #[test]
@@ -382,11 +532,18 @@ mod tests {
         }
         let refused = |change| with(&three, change).unwrap_err();
         assert!(refused(|options| options.advertise = Some("z:1".into())).contains("differs"));
-        assert!(refused(|options| options.join = vec!["a:1".into()]).contains("`join`"));
+        assert!(refused(|options| options.node_id = 4).contains("lacks this node"));
+        let joining = |node_id: u64| {
+            let options = CoordinatorOptions { node_id, ..CoordinatorOptions::new("/d") };
+            let peers = three.iter().map(|&peer| peer.to_owned()).collect();
+            CoordinatorOptions { peers, join: vec!["a:1".into()], ..options }.validate()
+        };
+        assert_eq!((joining(1), joining(4)), (Ok(()), Ok(())), "the same list on all nodes");
         assert!(refused(|options| options.election_max_ms = 300).contains("election-max-ms"));
         assert!(refused(|options| options.peer_heartbeat_ms = 151).contains("1 to 150"));
         let everywhere = |options: &mut CoordinatorOptions| {
             options.listen = "0.0.0.0:7070".parse().unwrap();
+            options.insecure = true;
             options.join = vec!["a:1".into()];
         };
         assert!(with(&[], everywhere).unwrap_err().contains("`advertise`"));

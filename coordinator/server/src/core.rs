@@ -9,10 +9,13 @@ use shardfeed_host::Host;
 use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Leadership, Node, Peer, Role};
-use shardfeed_scheduler::{Answer, Change, Command, LeaseRef, Scan, State, answer_from_bytes};
+use shardfeed_scheduler::{
+    Answer, Change, Command, Cordon, LeaseRef, Scan, Session, State, answer_from_bytes,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::audit::{Audit, Entry};
 use crate::chunks::ChunkStore;
 use crate::config::CoordinatorOptions;
 use crate::copies::Turns;
@@ -21,11 +24,12 @@ use crate::front::Front;
 use crate::links::Links;
 use crate::machine::Scheduler;
 use crate::manifests::Manifests;
-use crate::metrics::Metrics;
+use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
 use crate::plans::Plans;
 use crate::progress::Progress;
 use crate::rpc::{CALLS_MAX, Caller, POLLS_MAX};
 use crate::sessions::Sessions;
+use crate::shard_counts::ShardCounts;
 use crate::standing::{scans, standing};
 use crate::takes::Asks;
 
@@ -58,6 +62,9 @@ pub(crate) struct Core {
     pub(crate) polls: Semaphore,
     /// Where they ask.
     pub(crate) asks: Asks,
+    pub(crate) audit: Audit,
+    /// Shards of running epochs by state, for whoever monitors.
+    pub(crate) shard_counts: ShardCounts,
     pub(crate) started: Instant,
     leadership: watch::Receiver<Leadership>,
     /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
@@ -87,6 +94,7 @@ impl Core {
         node: Node<Scheduler>,
         chunks: ChunkStore,
         asks: Asks,
+        audit: Audit,
     ) -> Self {
         Self {
             host: Arc::clone(&front.host),
@@ -103,6 +111,8 @@ impl Core {
             calls: Semaphore::new(CALLS_MAX),
             polls: Semaphore::new(POLLS_MAX),
             asks,
+            audit,
+            shard_counts: ShardCounts::default(),
             started: front.host.now(),
             ready_term: AtomicU64::new(0),
             heard: Mutex::new(front.host.now()),
@@ -135,11 +145,17 @@ impl Core {
         caller: Caller,
         change: Change,
     ) -> Result<Answer, WireError> {
-        let Caller { request_id, principal } = caller;
+        let Caller { request_id, principal, index, .. } = caller;
         let command = Command { request_id, principal, now_ms: self.host.wall_ms(), change };
         self.metrics.proposals.inc();
+        let pending = Pending::new(&self.metrics);
         let applied = self.node.propose(command.to_bytes()).await;
-        let applied = applied.map_err(|error| error::proposal(&error))?;
+        drop(pending);
+        let applied = applied.map_err(|error| {
+            self.metrics.proposals_failed.inc();
+            error::proposal(&error)
+        })?;
+        index.store(applied.index, Ordering::Relaxed);
         let answer = answer_from_bytes(&applied.answer);
         answer.map_err(|_| error::lost("the state"))?.map_err(|refusal| error::refusal(&refusal))
     }
@@ -147,7 +163,14 @@ impl Core {
     /// Has a change carried out that nobody asked for.
     pub(crate) async fn propose_own(&self, change: Change) -> Result<Answer, WireError> {
         let principal = OWN_PRINCIPAL.to_owned();
-        self.propose(Caller { request_id: String::new(), principal }, change).await
+        self.propose(Caller { principal, ..Caller::default() }, change).await
+    }
+
+    /// Writes down and counts what was refused because of who asked.
+    pub(crate) fn refused(&self, entry: Entry, reason: Denial) {
+        self.metrics.denied(reason);
+        self.metrics.audited(Audited::Denied);
+        self.audit.refused(entry, self.host.now());
     }
 
     /// Writes down how far ranks were told to be: now and then, and before anything is decided by it.
@@ -326,14 +349,30 @@ impl Core {
     /// Brings the gauges up to date.
     pub(crate) fn measure(&self) {
         let status = self.node.status();
-        let (sessions, datasets, jobs) = self.read(|state| {
-            (state.sessions().count(), state.datasets().count(), state.jobs().count())
+        let (now, metrics) = (self.host.now(), &self.metrics);
+        let silent = Duration::from_millis(self.options.heartbeat_ms * HEARTBEATS_MISSED);
+        let (sessions, leases, datasets, jobs) = self.read(|state| {
+            let live = self.live();
+            let is = |session: &Session| match state.cordon(&session.join.worker) {
+                Cordon::Cordoned if !session.join.in_process => WorkerIs::Cordoned,
+                Cordon::Draining if !session.join.in_process => WorkerIs::Draining,
+                _ => match live.sessions.seen(session.id) {
+                    Some(seen) if now.saturating_duration_since(seen) > silent => WorkerIs::Silent,
+                    _ => WorkerIs::Live,
+                },
+            };
+            metrics.set_workers(state.sessions().map(is));
+            let leases: usize = state.sessions().map(|session| session.leases.len()).sum();
+            (state.sessions().count(), leases, state.datasets().count(), state.jobs().count())
         });
-        let metrics = &self.metrics;
+        metrics.leases.set(leases as i64);
         metrics.sessions.set(sessions as i64);
         metrics.datasets.set(datasets as i64);
         metrics.jobs.set(jobs as i64);
         metrics.unreferenced_bytes.set(self.chunks.unreferenced_bytes() as i64);
+        metrics.term.set(status.term as i64);
+        metrics.last_index.set(status.last.unwrap_or(0) as i64);
+        metrics.committed_index.set(status.committed.unwrap_or(0) as i64);
         metrics.applied_index.set(status.applied.unwrap_or(0) as i64);
         metrics.snapshot_index.set(status.snapshot.unwrap_or(0) as i64);
         metrics.leader.set(i64::from(status.is_leader));
@@ -344,8 +383,29 @@ impl Core {
             member.node != self.options.node_id
                 && member.heard_ms.is_some_and(|heard| heard <= self.options.election_max_ms)
         });
+        let me = members.iter().find(|member| member.node == self.options.node_id);
+        metrics.learner.set(me.is_some_and(|me| me.role == Role::Learner).into());
         metrics.members.set(members.len() as i64);
         metrics.peers_heard.set(heard.count() as i64);
+    }
+}
+
+/// A worker of which so many heartbeats are missing is silent.
+const HEARTBEATS_MISSED: u64 = 2;
+
+/// A proposal that is not answered; also if nobody waits for that any more.
+struct Pending<'a>(&'a Metrics);
+
+impl<'a> Pending<'a> {
+    fn new(metrics: &'a Metrics) -> Self {
+        metrics.proposals_pending.inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.proposals_pending.dec();
     }
 }
 

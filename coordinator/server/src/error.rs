@@ -8,6 +8,7 @@ use shardfeed_plan::PlanError;
 use shardfeed_proto::{ErrorKind, InvalidMessage, WireError};
 use shardfeed_raft::{ChangeError, OpenError, Peer, PeerError, ProposeError};
 use shardfeed_scheduler::{Failure, Refusal};
+use shardfeed_tls::TlsError;
 
 use crate::chunks::ChunkStoreError;
 use crate::config::InvalidOption;
@@ -34,6 +35,9 @@ pub enum StartError {
     /// The log cannot be opened: in use, newer, damaged, or the disk refuses.
     #[error(transparent)]
     Node(#[from] OpenError),
+    /// The certificates cannot be used.
+    #[error("option `tls`: {0}")]
+    Tls(TlsError),
     /// An address cannot be listened on.
     #[error("option `{option}`: cannot listen on {address}: {source}; {hint}")]
     Listen {
@@ -60,7 +64,7 @@ pub enum StartError {
     /// The folder is empty, `peers` names this node, and there is a cluster without it.
     #[error(
         "option `peers`: {address} is part of cluster {cluster} already, which does not know node {node}; \
-         start this node with `join` instead of `peers`, and add it to the cluster"
+         give this node `join`, too, and add it to the cluster"
     )]
     NotAFounder {
         /// This node.
@@ -85,6 +89,23 @@ pub enum StartError {
     },
 }
 
+impl StartError {
+    /// Whether the next start with the same options over the same folder is refused, too, unless somebody does
+    /// something about it.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Option(_)
+            | Self::LostDisk { .. }
+            | Self::NotAFounder { .. }
+            | Self::OtherCluster { .. } => true,
+            Self::Node(error) => {
+                matches!(error, OpenError::Foreign { .. } | OpenError::NewerFormat { .. })
+            }
+            Self::DataDir { .. } | Self::Listen { .. } | Self::Tls(_) => false,
+        }
+    }
+}
+
 /// The table from refusals to what the receiver should do.
 pub(crate) fn refusal(refusal: &Refusal) -> WireError {
     let kind = match refusal {
@@ -94,6 +115,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
         Refusal::Superseded { .. } => ErrorKind::Superseded,
         Refusal::Fenced { .. } => ErrorKind::Fenced,
         Refusal::Cancelled { .. } => ErrorKind::Cancelled,
+        Refusal::Denied(_) => ErrorKind::Denied,
         Refusal::Forgotten { .. } => ErrorKind::Token,
         Refusal::Cordoned { .. } => ErrorKind::Cordoned,
         Refusal::Invalid(_) | Refusal::Full { .. } => ErrorKind::Invalid,

@@ -4,14 +4,17 @@
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use shardfeed_host::Host;
 use shardfeed_proto::coordinator::v1::{IntroduceRequest, IntroduceResponse};
 use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
+use shardfeed_tls::{ClientTls, ServerTls};
 
 use crate::config::CoordinatorOptions;
 use crate::core::Core;
 use crate::links::Links;
+use crate::measures;
 use crate::metrics::Metrics;
 
 /// What a coordinator says of its health; it may outlive it.
@@ -37,6 +40,8 @@ pub(crate) struct Front {
     /// Where others reach this node.
     pub(crate) advertise: String,
     pub(crate) links: Links,
+    /// Who calls proves who it is; `None`: nobody is asked.
+    pub(crate) tls: Option<ServerTls>,
     pub(crate) metrics: Arc<Metrics>,
     core: OnceLock<Arc<Core>>,
     /// What it waits for, if it does.
@@ -51,9 +56,16 @@ impl Debug for Front {
 }
 
 impl Front {
-    pub(crate) fn new(host: Arc<dyn Host>, options: CoordinatorOptions, advertise: String) -> Self {
-        let links = Links::new(Arc::clone(&host), options.node_id);
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        options: CoordinatorOptions,
+        advertise: String,
+        tls: Option<(ServerTls, ClientTls)>,
+    ) -> Self {
+        let (tls, to_peers) = tls.unzip();
+        let links = Links::new(Arc::clone(&host), options.node_id, to_peers);
         Self {
+            tls,
             host,
             options,
             advertise,
@@ -105,7 +117,12 @@ impl Front {
         if let Some(core) = self.core.get() {
             core.measure();
         }
-        self.metrics.text()
+        let ends = self.tls.as_ref().map(ServerTls::not_after);
+        let ends = ends.and_then(|ends| ends.duration_since(UNIX_EPOCH).ok());
+        self.metrics.certificate_not_after.set(ends.map_or(0, |ends| ends.as_secs() as i64));
+        self.metrics.insecure.set(self.tls.is_none().into());
+        let jobs = self.core.get().map(|core| measures::look(core)).unwrap_or_default();
+        measures::page(&self.metrics, &jobs, &self.host.process_page())
     }
 
     /// Who this is, asked.

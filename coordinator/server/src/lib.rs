@@ -8,8 +8,8 @@
 //!
 //! Start at [`Coordinator::start`], then `bootstrap` (how a node comes into a cluster), `rpc` (each call),
 //! `timers` and `keeper` (what nobody asks for), `takes` (groups of
-//! dynamic jobs), `copies` (chunks on several nodes), `core` (what they share)
-//! and `views` (what people see).
+//! dynamic jobs), `copies` (chunks on several nodes), `rights` (who may ask what), `core` (what they share),
+//! `views` (what people see) and `measures` (what monitors see).
 #![forbid(unsafe_code)]
 
 mod config;
@@ -42,8 +42,18 @@ mod views;
 mod inspect;
 
 mod http;
+mod measures;
+mod metered;
 mod metrics;
 mod net;
+mod shard_counts;
+mod strangers;
+
+mod audit;
+mod rights;
+
+#[doc(hidden)]
+pub mod limits;
 
 pub use archive::{RestoreError, Restored, restore_snapshot};
 pub use config::{CoordinatorOptions, InvalidOption};
@@ -51,3 +61,10 @@ pub use error::StartError;
 pub use front::Health;
 pub use inspect::Inspector;
 pub use server::{Coordinator, Running, Starting, run};
+
+/// The page /metrics with a line for every metric, for docs/METRICS.md.
+#[doc(hidden)]
+pub fn metrics_example() -> String {
+    let host: &dyn shardfeed_host::Host = &shardfeed_host::RealHost;
+    measures::page(&metrics::Metrics::example(), &measures::example(), &host.process_page())
+}

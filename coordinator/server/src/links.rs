@@ -16,6 +16,7 @@ use shardfeed_proto::coordinator::v1::{
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Peer, PeerError, Peers};
+use shardfeed_tls::ClientTls;
 use tokio::time::{Instant, timeout};
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -56,6 +57,7 @@ pub(crate) struct Links {
 struct Inner {
     host: Arc<dyn Host>,
     me: u64,
+    tls: Option<ClientTls>,
     /// Known once the log is open.
     cluster: OnceLock<String>,
     channels: Mutex<BTreeMap<(String, Purpose), Link>>,
@@ -70,9 +72,9 @@ struct Link {
 impl Links {
     /// No connection yet.
     /// - `me`: this node.
-    pub(crate) fn new(host: Arc<dyn Host>, me: u64) -> Self {
+    pub(crate) fn new(host: Arc<dyn Host>, me: u64, tls: Option<ClientTls>) -> Self {
         let (cluster, channels) = (OnceLock::new(), Mutex::default());
-        Self { inner: Arc::new(Inner { host, me, cluster, channels }) }
+        Self { inner: Arc::new(Inner { host, me, tls, cluster, channels }) }
     }
 
     /// The log is open: this is the cluster.
@@ -184,8 +186,9 @@ impl Links {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER_MAX)
             .keep_alive_while_idle(true);
-        let connector =
-            Connector { host: Arc::clone(&self.inner.host), address: address.to_owned() };
+        let Inner { host, tls, .. } = self.inner.as_ref();
+        let (host, tls, address_text) = (Arc::clone(host), tls.clone(), address.to_owned());
+        let connector = Connector { host, tls, address: address_text };
         let channel = endpoint.connect_with_connector_lazy(connector);
         let link = Link { channel, made: self.inner.host.now() };
         channels.insert(key, link.clone());
@@ -254,6 +257,7 @@ pub(crate) fn wire_error(error: PeerError) -> WireError {
 #[derive(Clone, Debug)]
 struct Connector {
     host: Arc<dyn Host>,
+    tls: Option<ClientTls>,
     address: String,
 }
 
@@ -268,6 +272,15 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let connect = self.host.connect(&self.address);
-        async move { connect.await.map(TokioIo::new) }.boxed()
+        let (tls, address) = (self.tls.clone(), self.address.clone());
+        let connected = async move {
+            let stream = connect.await?;
+            let stream: Box<dyn ByteStream> = match tls {
+                Some(tls) => Box::new(tls.connect(&address, stream).await?),
+                None => stream,
+            };
+            Ok(TokioIo::new(stream))
+        };
+        connected.boxed()
     }
 }

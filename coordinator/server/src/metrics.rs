@@ -1,13 +1,15 @@
-//! What monitoring sees: one struct, closed sets of labels, no names of jobs or workers.
+//! What monitoring sees of a node: one struct, closed sets of labels, no names of workers. What it sees of
+//! jobs is next door (`measures`).
 
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 /// The calls of both services.
@@ -53,6 +55,12 @@ pub(crate) enum Rpc {
     ListEvents,
     GetShardHistory,
     GetEpochMap,
+    WhoAmI,
+    CreateAccess,
+    RevokeAccess,
+    ListAccess,
+    ExchangeAccess,
+    ListAudit,
     Introduce,
     Exchange,
     PushChunk,
@@ -81,12 +89,128 @@ struct RpcLabels {
     rpc: Rpc,
 }
 
+/// Why somebody who called was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Denial {
+    /// Neither certificate nor access token came.
+    Nothing,
+    /// What came as an access token is none.
+    Malformed,
+    /// There is no such access token, or its secret is wrong.
+    Unknown,
+    /// The access token expired, was revoked, or was used already.
+    Unusable,
+    /// The role may not make the call.
+    Role,
+    /// The access token is for other jobs.
+    Job,
+    /// The session is somebody else's.
+    Session,
+    /// Only coordinators ask this of each other.
+    Node,
+    /// The connection did not come to TLS: most often a certificate of another authority, or an expired one.
+    Handshake,
+    /// The state refused it, as a name that is somebody else's.
+    State,
+}
+
+impl Denial {
+    /// Each of them: a counter that begins at 0 is missed by no rate.
+    const ALL: [Self; 10] = [
+        Self::Nothing,
+        Self::Malformed,
+        Self::Unknown,
+        Self::Unusable,
+        Self::Role,
+        Self::Job,
+        Self::Session,
+        Self::Node,
+        Self::Handshake,
+        Self::State,
+    ];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DenialLabels {
+    reason: Denial,
+}
+
+/// What became of a call that is audited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Audited {
+    /// Carried out.
+    Done,
+    /// Refused or failed for another reason than who asked.
+    Refused,
+    /// Whoever asked may not.
+    Denied,
+    /// Nobody waited for its end.
+    Unknown,
+}
+
+impl Audited {
+    const ALL: [Self; 4] = [Self::Done, Self::Refused, Self::Denied, Self::Unknown];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AuditLabels {
+    outcome: Audited,
+}
+
+/// How a live session's worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum WorkerIs {
+    /// It is heard of, and may get work.
+    Live,
+    /// Two heartbeats are missing; its session has not ended yet.
+    Silent,
+    /// It gets no new work.
+    Cordoned,
+    /// It hands over what it has.
+    Draining,
+}
+
+impl WorkerIs {
+    /// Each of them, so that none is missing where there are no such workers.
+    const ALL: [Self; 4] = [Self::Live, Self::Silent, Self::Cordoned, Self::Draining];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabels {
+    state: WorkerIs,
+}
+
 /// The metrics of a coordinator, `shardfeed_coordinator_*`.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<CallLabels, Counter>,
     request_seconds: Family<RpcLabels, Histogram>,
+    denials: Family<DenialLabels, Counter>,
+    audit_events: Family<AuditLabels, Counter>,
+    workers: Family<WorkerLabels, Gauge>,
+    /// How long the disk took to make what was written to the log durable.
+    pub(crate) log_fsync: Histogram,
+    /// Size of the log's file.
+    pub(crate) log_bytes: Gauge,
+    /// Size of the snapshot that was written last.
+    pub(crate) snapshot_bytes: Gauge,
+    /// Term of the log.
+    pub(crate) term: Gauge,
+    /// Last index of the log that can never change.
+    pub(crate) committed_index: Gauge,
+    /// Last index of the log.
+    pub(crate) last_index: Gauge,
+    /// 1 while this node has no vote.
+    pub(crate) learner: Gauge,
+    /// Commands that were proposed here and are not answered yet.
+    pub(crate) proposals_pending: Gauge,
+    /// Commands that were proposed here and not acknowledged; some may have been carried out.
+    pub(crate) proposals_failed: Counter,
+    /// Ranks that a live session serves.
+    pub(crate) leases: Gauge,
+    /// Leases of ranks that ended because nothing was heard of their worker.
+    pub(crate) lease_expirations: Counter,
     /// Sessions that ended because nothing was heard of them.
     pub(crate) sessions_expired: Counter,
     /// Cursors that became part of a command.
@@ -121,6 +245,10 @@ pub(crate) struct Metrics {
     pub(crate) members: Gauge,
     /// Other nodes that the leader has heard of lately; only it knows.
     pub(crate) peers_heard: Gauge,
+    /// 1 while whoever calls may do anything.
+    pub(crate) insecure: Gauge,
+    /// When its certificate ends, Unix seconds; 0: it has none.
+    pub(crate) certificate_not_after: Gauge,
 }
 
 impl Metrics {
@@ -131,6 +259,20 @@ impl Metrics {
             registry: Registry::with_prefix("shardfeed_coordinator"),
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(seconds),
+            denials: Family::default(),
+            audit_events: Family::default(),
+            workers: Family::default(),
+            log_fsync: Histogram::new(exponential_buckets(0.000_25, 2.0, 14)),
+            log_bytes: Gauge::default(),
+            snapshot_bytes: Gauge::default(),
+            term: Gauge::default(),
+            committed_index: Gauge::default(),
+            last_index: Gauge::default(),
+            learner: Gauge::default(),
+            proposals_pending: Gauge::default(),
+            proposals_failed: Counter::default(),
+            leases: Gauge::default(),
+            lease_expirations: Counter::default(),
             sessions_expired: Counter::default(),
             cursors_reported: Counter::default(),
             sessions: Gauge::default(),
@@ -148,7 +290,15 @@ impl Metrics {
             snapshot_index: Gauge::default(),
             members: Gauge::default(),
             peers_heard: Gauge::default(),
+            insecure: Gauge::default(),
+            certificate_not_after: Gauge::default(),
         };
+        for reason in Denial::ALL {
+            metrics.denials.get_or_create(&DenialLabels { reason }).inc_by(0);
+        }
+        for outcome in Audited::ALL {
+            metrics.audit_events.get_or_create(&AuditLabels { outcome }).inc_by(0);
+        }
         metrics.register();
         metrics
     }
@@ -159,24 +309,68 @@ impl Metrics {
         self.request_seconds.get_or_create(&RpcLabels { rpc }).observe(took.as_secs_f64());
     }
 
-    /// All of them as text.
+    /// Somebody who called was denied.
+    pub(crate) fn denied(&self, reason: Denial) {
+        self.denials.get_or_create(&DenialLabels { reason }).inc();
+    }
+
+    /// A call was audited.
+    pub(crate) fn audited(&self, outcome: Audited) {
+        self.audit_events.get_or_create(&AuditLabels { outcome }).inc();
+    }
+
+    /// How the workers are now.
+    pub(crate) fn set_workers(&self, workers: impl Iterator<Item = WorkerIs>) {
+        let mut counts = WorkerIs::ALL.map(|state| (state, 0));
+        for found in workers {
+            counts.iter_mut().filter(|(state, _)| *state == found).for_each(|(_, n)| *n += 1);
+        }
+        for (state, count) in counts {
+            self.workers.get_or_create(&WorkerLabels { state }).set(count);
+        }
+    }
+
+    /// All of them as text, without the mark of a page's end.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
         text
+    }
+
+    /// Of a coordinator that was asked once: whatever has labels has a line.
+    pub(crate) fn example() -> Self {
+        let metrics = Self::new();
+        metrics.called(Rpc::Join, Outcome::Done, Duration::ZERO);
+        metrics.set_workers(std::iter::empty());
+        metrics
     }
 
     fn register(&mut self) {
         let registry = &mut self.registry;
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The release", build);
         registry.register("requests", "Calls by what became of them", self.requests.clone());
+        let help = "Calls that were denied, and connections that did not come to TLS";
+        registry.register("auth_failures", help, self.denials.clone());
+        let help = "Entries for the audit, also those of calls that were too many to write down";
+        registry.register("audit_events", help, self.audit_events.clone());
+        registry.register("workers", "Live sessions by how their worker is", self.workers.clone());
         let (name, help) = ("request", "How long calls took");
         registry.register_with_unit(name, help, Unit::Seconds, self.request_seconds.clone());
+        let help = "How long the disk took to make durable what was written to the log";
+        registry.register_with_unit("log_fsync", help, Unit::Seconds, self.log_fsync.clone());
         let counters = [
             ("sessions_expired", "Sessions that ended in silence", &self.sessions_expired),
+            ("lease_expirations", "Leases of ranks that ended with them", &self.lease_expirations),
             ("cursors_reported", "Cursors that were written to the log", &self.cursors_reported),
             ("leader_changes", "Times that another leader was seen", &self.leader_changes),
             ("proposals", "Commands that were proposed here", &self.proposals),
+            (
+                "proposals_failed",
+                "Of these, those that were not acknowledged; some may have been carried out",
+                &self.proposals_failed,
+            ),
             ("grants", "Pieces of dynamic jobs that were granted here", &self.grants),
             ("revocations", "Pieces of dynamic jobs that were asked back", &self.revocations),
         ];
@@ -185,20 +379,66 @@ impl Metrics {
         }
         let gauges = [
             ("sessions", "Live sessions of workers", &self.sessions),
+            ("leases", "Ranks that a live session serves", &self.leases),
             ("datasets", "Datasets", &self.datasets),
             ("jobs", "Jobs", &self.jobs),
+            ("term", "Term of the log", &self.term),
+            ("last_index", "Last index of the log, durable or not yet", &self.last_index),
+            ("committed_index", "Last index that can never change", &self.committed_index),
             ("applied_index", "Last index of the log that was applied", &self.applied_index),
+            ("proposals_pending", "Proposals that are not answered yet", &self.proposals_pending),
             ("leader", "1 while this node leads", &self.leader),
+            ("learner", "1 while this node learns the log and has no vote", &self.learner),
             ("storage_failed", "1 after the log could not be written", &self.storage_failed),
             ("chunks_failed", "1 while chunks cannot be stored", &self.chunks_failed),
             ("snapshot_index", "Last index that a snapshot covers", &self.snapshot_index),
             ("members", "Nodes of the cluster", &self.members),
             ("peers_heard", "Other nodes that the leader heard of lately", &self.peers_heard),
+            ("insecure", "1 while whoever calls may do anything", &self.insecure),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
         }
-        let (name, help) = ("chunks_unreferenced", "Chunks that no dataset refers to");
-        registry.register_with_unit(name, help, Unit::Bytes, self.unreferenced_bytes.clone());
+        let (name, help) = ("certificate_not_after", "When its certificate ends; 0: it has none");
+        let gauge = self.certificate_not_after.clone();
+        registry.register_with_unit(name, help, Unit::Seconds, gauge);
+        let sized = [
+            ("chunks_unreferenced", "Chunks that no dataset refers to", &self.unreferenced_bytes),
+            ("log", "Size of the log's file", &self.log_bytes),
+            ("snapshot", "Size of the snapshot that was written last", &self.snapshot_bytes),
+        ];
+        for (name, help, gauge) in sized {
+            registry.register_with_unit(name, help, Unit::Bytes, gauge.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_of_workers_has_a_line_also_without_workers() {
+        let metrics = Metrics::new();
+        metrics.set_workers([WorkerIs::Live, WorkerIs::Live, WorkerIs::Silent].into_iter());
+        metrics.denied(Denial::Unusable);
+        metrics.audited(Audited::Denied);
+        let text = metrics.text();
+        for line in [
+            "shardfeed_coordinator_workers{state=\"Live\"} 2",
+            "shardfeed_coordinator_workers{state=\"Silent\"} 1",
+            "shardfeed_coordinator_workers{state=\"Cordoned\"} 0",
+            "shardfeed_coordinator_workers{state=\"Draining\"} 0",
+            "shardfeed_coordinator_auth_failures_total{reason=\"Unusable\"} 1",
+            "shardfeed_coordinator_auth_failures_total{reason=\"Handshake\"} 0",
+            "shardfeed_coordinator_audit_events_total{outcome=\"Denied\"} 1",
+            "shardfeed_coordinator_log_fsync_seconds_count 0",
+            "shardfeed_coordinator_proposals_pending 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.contains("shardfeed_coordinator_build_info{version="), "{text}");
+        metrics.set_workers(std::iter::empty());
+        assert!(metrics.text().contains("shardfeed_coordinator_workers{state=\"Live\"} 0\n"));
     }
 }

@@ -1,5 +1,6 @@
 //! Listening: bounded connections, none of them silent for long, and no accept error that ends it.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -12,16 +13,39 @@ use futures::FutureExt;
 use futures::Stream;
 use futures::future::BoxFuture;
 use shardfeed_host::{ByteStream, Host, Listener};
+use shardfeed_tls::{Identity, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tonic::transport::server::Connected;
 
 use crate::error::StartError;
+use crate::metrics::{Denial, Metrics};
+use crate::strangers::{Mark, Strangers};
 
 /// A connection from which nothing comes for so long is closed. HTTP/2 pings are answered thrice in
 /// that time by whoever is there.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Whoever wants to prove who it is does it in this time.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// How long a port waits for the other side; tests wait for less.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    silence: Duration,
+    handshake: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { silence: SILENCE_MAX, handshake: HANDSHAKE_MAX }
+    }
+}
+
+/// Where there is no room, a stranger is dismissed so often.
+const DISMISS_EVERY: Duration = Duration::from_millis(100);
 
 /// After an error of the listener (too many open files) it rests so long.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -32,6 +56,8 @@ pub(crate) struct Port {
     listener: Box<dyn Listener>,
     address: SocketAddr,
     permits: Arc<Semaphore>,
+    strangers: Strangers,
+    patience: Patience,
     /// Its sender goes with whoever serves; connections must not outlive that.
     alive: watch::Receiver<()>,
 }
@@ -42,9 +68,13 @@ pub(crate) struct Place {
     /// The option that says it, for people.
     pub(crate) option: &'static str,
     pub(crate) address: SocketAddr,
-    /// Connections at a time, at most.
+    /// Connections at a time, at most; fewer if the process may not open so many files.
     pub(crate) connections: usize,
+    pub(crate) patience: Patience,
 }
+
+/// Of the files that a process may open, connections take so many at most; the rest is for its own.
+const SHARE_OF_FILES: (u64, u64) = (3, 4);
 
 impl Port {
     /// Listens.
@@ -54,7 +84,7 @@ impl Port {
         place: Place,
         alive: watch::Receiver<()>,
     ) -> Result<Self, StartError> {
-        let Place { option, address, connections } = place;
+        let Place { option, address, connections, patience } = place;
         let refused = |source: io::Error| {
             let hint = match source.kind() {
                 io::ErrorKind::AddrInUse => "stop what uses the port, or choose another one",
@@ -65,7 +95,10 @@ impl Port {
         };
         let listener = host.listen(address).await.map_err(refused)?;
         let address = listener.address().map_err(refused)?;
-        Ok(Self { listener, address, permits: Arc::new(Semaphore::new(connections)), alive })
+        let files = host.open_files_max() / SHARE_OF_FILES.1 * SHARE_OF_FILES.0;
+        let connections = connections.min(usize::try_from(files).unwrap_or(usize::MAX)).max(1);
+        let (permits, strangers) = (Arc::new(Semaphore::new(connections)), Strangers::default());
+        Ok(Self { listener, address, permits, strangers, patience, alive })
     }
 
     /// The address that it has.
@@ -73,17 +106,37 @@ impl Port {
         self.address
     }
 
-    /// The next connection; waits while there are too many.
+    /// The next connection. Where there are too many, the one that has been open for longest without a good
+    /// request makes room; if there is none, this waits.
     pub(crate) async fn accept(&self) -> (Connection, SocketAddr) {
         let permits = Arc::clone(&self.permits);
-        let permit = permits.acquire_owned().await.ok();
+        let permit = match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => loop {
+                self.strangers.dismiss_oldest();
+                // One that cannot be told to go must not keep everybody out.
+                let freed = Arc::clone(&permits).acquire_owned();
+                if let Ok(permit) = timeout(DISMISS_EVERY, freed).await {
+                    break permit.ok();
+                }
+            },
+        };
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    let silence = Box::pin(sleep(SILENCE_MAX));
                     let mut alive = self.alive.clone();
-                    let over = async move { while alive.changed().await.is_ok() {} }.boxed();
-                    return (Connection { stream, peer, silence, over, _permit: permit }, peer);
+                    let mark = self.strangers.meet();
+                    let dismissed = Arc::clone(&mark);
+                    let over = async move {
+                        tokio::select! {
+                            () = async { while alive.changed().await.is_ok() {} } => {}
+                            () = dismissed.dismissed() => {}
+                        }
+                    };
+                    let caller = Remote { address: peer, identity: None, mark };
+                    let silence = Silence::new(self.patience.silence);
+                    let over = over.boxed();
+                    return (Connection { stream, caller, silence, over, _permit: permit }, peer);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -94,11 +147,56 @@ impl Port {
     }
 
     /// Connections without end.
-    pub(crate) fn incoming(self) -> impl Stream<Item = io::Result<Connection>> {
-        futures::stream::unfold(self, |port| async move {
-            let (connection, _) = port.accept().await;
-            Some((Ok(connection), port))
+    /// - `tls`: those that come out have proved who they are, or that they do not say.
+    pub(crate) fn incoming(
+        self,
+        tls: Option<ServerTls>,
+        metrics: Arc<Metrics>,
+    ) -> impl Stream<Item = io::Result<Connection>> {
+        let begun = (self, tls, metrics, JoinSet::<Option<Connection>>::new());
+        futures::stream::unfold(begun, |(port, tls, metrics, mut handshakes)| async move {
+            loop {
+                tokio::select! {
+                    (connection, _) = port.accept() => match &tls {
+                        None => {
+                            return Some((Ok(connection), (port, tls, metrics, handshakes)));
+                        }
+                        Some(tls) => {
+                            handshakes.spawn(proved(tls.clone(), connection, port.patience));
+                        }
+                    },
+                    Some(ended) = handshakes.join_next() => match ended {
+                        Ok(Some(connection)) => {
+                            return Some((Ok(connection), (port, tls, metrics, handshakes)));
+                        }
+                        _ => metrics.denied(Denial::Handshake),
+                    }
+                }
+            }
         })
+    }
+}
+
+/// The connection inside TLS; `None`: it did not come to one.
+async fn proved(tls: ServerTls, connection: Connection, patience: Patience) -> Option<Connection> {
+    let caller = connection.caller.clone();
+    let remote = caller.address;
+    // The outer connection keeps its permit, its silence and its end.
+    match timeout(patience.handshake, tls.accept(connection)).await {
+        Ok(Ok((stream, identity))) => {
+            let silence = Silence::new(patience.silence);
+            let over = std::future::pending().boxed();
+            let (stream, caller) = (Box::new(stream), Remote { identity, ..caller });
+            Some(Connection { stream, caller, silence, over, _permit: None })
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%remote, %error, "a connection did not come to TLS");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%remote, "a connection did not come to TLS in time");
+            None
+        }
     }
 }
 
@@ -115,14 +213,54 @@ impl axum::serve::Listener for Port {
     }
 }
 
-/// A connection that counts while it is open, and ends in an error after [`SILENCE_MAX`] or when nobody
+/// A connection that counts while it is open, and ends in an error after a long [`Silence`] or when nobody
 /// serves any more.
 pub(crate) struct Connection {
     stream: Box<dyn ByteStream>,
-    peer: SocketAddr,
-    silence: Pin<Box<Sleep>>,
+    caller: Remote,
+    silence: Silence,
     over: BoxFuture<'static, ()>,
     _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// How long the other side may do nothing.
+struct Silence {
+    most: Duration,
+    /// Until when something must come.
+    unsaid: Pin<Box<Sleep>>,
+    /// Until when the other side may leave what is written unread; `None`: nothing waits.
+    unread: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    fn new(most: Duration) -> Self {
+        Self { most, unsaid: Box::pin(sleep(most)), unread: None }
+    }
+}
+
+impl Connection {
+    /// Ends it when nobody serves any more, or when it is dismissed.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.over.as_mut().poll(cx).is_ready() {
+            // Polled again after this, a future that has ended would panic.
+            self.over = std::future::ready(()).boxed();
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+
+    /// What became of a write. Who does not read what is sent for as long as it may be silent is gone, and is
+    /// told to go also while nothing is read from it.
+    fn moved<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            self.silence.unread = None;
+            return done;
+        }
+        self.check(cx)?;
+        let Silence { most, unread, .. } = &mut self.silence;
+        let unread = unread.get_or_insert_with(|| Box::pin(sleep(*most)));
+        unread.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl AsyncRead for Connection {
@@ -132,17 +270,14 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.over.as_mut().poll(cx).is_ready() {
-            // Polled again after this, a future that has ended would panic.
-            this.over = std::future::ready(()).boxed();
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        this.check(cx)?;
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        let Silence { most, unsaid, .. } = &mut this.silence;
         if read.is_ready() {
-            this.silence.as_mut().reset(Instant::now() + SILENCE_MAX);
+            unsaid.as_mut().reset(Instant::now() + *most);
             return read;
         }
-        this.silence.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        unsaid.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -152,7 +287,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.moved(cx, written)
     }
 
     fn poll_write_vectored(
@@ -160,7 +297,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
+        this.moved(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -168,18 +307,133 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        this.moved(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        let closed = Pin::new(&mut this.stream).poll_shutdown(cx);
+        this.moved(cx, closed)
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = SocketAddr;
+    type ConnectInfo = Remote;
 
-    fn connect_info(&self) -> SocketAddr {
-        self.peer
+    fn connect_info(&self) -> Remote {
+        self.caller.clone()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("caller", &self.caller).finish_non_exhaustive()
+    }
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    pub(crate) address: SocketAddr,
+    /// Who its certificate says it is.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) mark: Arc<Mark>,
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_host::RealHost;
+    use shardfeed_tls::{Authority, Folder, Role, Subject};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// Long enough to see that it is waited for, on any machine.
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// Nothing here takes so long unless it never happens.
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn outside_tests_it_is_as_docs_security_says() {
+        let Patience { silence, handshake } = Patience::default();
+        assert_eq!((silence, handshake), (SILENCE_MAX, HANDSHAKE_MAX));
+    }
+
+    /// A port; it serves as long as the sender lives.
+    async fn port(patience: Patience) -> (Port, watch::Sender<()>) {
+        let (alive, living) = watch::channel(());
+        let address = ([127, 0, 0, 1], 0).into();
+        let place = Place { option: "listen", address, connections: 4, patience };
+        (Port::bind(&RealHost, place, living).await.unwrap(), alive)
+    }
+
+    /// A connection to it, from both ends.
+    async fn connected(port: &Port) -> (Connection, TcpStream) {
+        let (accepted, stream) = tokio::join!(port.accept(), TcpStream::connect(port.address()));
+        (accepted.0, stream.unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_is_sent_away_and_a_byte_gains_the_whole_time() {
+        let (port, _alive) = port(Patience { silence: SHORT, ..Patience::default() }).await;
+        for said in [b"".as_slice(), b"x"] {
+            let mut began = Instant::now();
+            let (mut connection, mut other) = connected(&port).await;
+            other.write_all(said).await.unwrap();
+            for byte in said {
+                began = Instant::now();
+                assert_eq!(connection.read_u8().await.unwrap(), *byte);
+            }
+            let silent = timeout(DEADLINE, connection.read_u8()).await.unwrap();
+            assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+        }
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_what_is_sent_is_sent_away() {
+        let (port, _alive) = port(Patience { silence: SHORT, ..Patience::default() }).await;
+        let (mut connection, _other) = connected(&port).await;
+        let much = vec![0; 1 << 20];
+        // Until all that lies between the two is full.
+        let write = async {
+            loop {
+                if let Err(error) = connection.write_all(&much).await {
+                    return error;
+                }
+            }
+        };
+        let error = timeout(DEADLINE, write).await.unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_come_to_tls_in_time_is_sent_away() {
+        let home = tempfile::tempdir().unwrap();
+        let authority = Authority::create(home.path().join("pki"), "test").unwrap();
+        let identity = Identity { role: Role::Coordinator, name: "c".into() };
+        let subject = Subject { identity, hosts: vec!["127.0.0.1".into()] };
+        let folder = home.path().join("c");
+        authority.issue(&subject, 1, &folder).unwrap();
+        let tls = ServerTls::open(Folder::new(&folder)).unwrap();
+        let patience = Patience { handshake: SHORT, ..Patience::default() };
+        let (port, _alive) = port(patience).await;
+        for said in [b"".as_slice(), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+            let (connection, mut other) = connected(&port).await;
+            other.write_all(said).await.unwrap();
+            let began = Instant::now();
+            let came = timeout(DEADLINE, proved(tls.clone(), connection, patience)).await.unwrap();
+            assert!(came.is_none());
+            assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+            // It is told so by the end of the connection; bytes that nobody read make that a reset.
+            let mut rest = Vec::new();
+            let ended = timeout(DEADLINE, other.read_to_end(&mut rest)).await.unwrap();
+            let is_reset = |error: io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+            assert!(rest.is_empty() && ended.err().is_none_or(is_reset));
+        }
     }
 }

@@ -153,6 +153,11 @@ impl Progress {
         }
     }
 
+    /// All of them, by job, generation, rank and fencing token.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = (&LeaseRef, &RankState)> {
+        self.ranks.iter()
+    }
+
     /// How far the holder of a lease is.
     pub(crate) fn of_rank(&self, lease: &LeaseRef) -> Option<&RankState> {
         self.ranks.get(lease)

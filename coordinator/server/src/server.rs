@@ -1,6 +1,6 @@
 //! The process: listens, comes into its cluster, opens what it keeps, serves, and stops in good order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,14 +9,19 @@ use std::time::Duration;
 
 use shardfeed_host::{Disk, Host, RealHost};
 use shardfeed_plan::Digest;
+use shardfeed_proto::Endpoint;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminServiceServer;
 use shardfeed_proto::coordinator::v1::peer_service_server::PeerServiceServer;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerServiceServer;
 use shardfeed_raft::{Footing, Node, NodeOptions, Role, Start};
+use shardfeed_tls::{ClientTls, Folder, ServerTls};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tonic::Request;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
+use crate::audit::{self, Audit};
 use crate::bootstrap;
 use crate::chunks::{ChunkStore, ChunkStoreError};
 use crate::config::CoordinatorOptions;
@@ -28,9 +33,11 @@ use crate::http::{self, HTTP_CONNECTIONS_MAX};
 use crate::keeper::Keeper;
 use crate::links::PEER_MESSAGE_BYTES_MAX;
 use crate::machine::Scheduler;
-use crate::net::{Place, Port};
+use crate::metered::MeteredDisk;
+use crate::net::{Patience, Place, Port};
 use crate::plans;
-use crate::rpc::{Admin, CALL_TIME_MAX, MESSAGE_BYTES_MAX, PeerCalls, Workers};
+use crate::rpc::{self, Admin, Gate, MESSAGE_BYTES_MAX, PeerCalls, Seen, Workers};
+use crate::shard_counts;
 use crate::takes::{self, Asks, Desk};
 use crate::timers::Timers;
 
@@ -41,16 +48,20 @@ pub(crate) const LOG_FOLDER: &str = "raft";
 pub(crate) const CHUNK_FOLDER: &str = "chunks";
 
 /// gRPC connections at most: 10,000 workers, people, and room for reconnects.
-const CONNECTIONS_MAX: usize = 16_384;
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
 /// Calls of one connection that are worked on at a time.
-const CALLS_PER_CONNECTION: usize = 256;
+pub(crate) const CALLS_PER_CONNECTION: usize = 256;
 
 /// Streams of one connection at most; a client waits to open more.
-const STREAMS_MAX: u32 = 256;
+pub(crate) const STREAMS_MAX: u32 = 256;
 
 /// Bytes of a request's headers at most.
-const HEADER_BYTES_MAX: u32 = 16 << 10;
+pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
+
+/// A call of another node takes so long at most: the last part of a snapshot is answered once all of it is
+/// installed, which the sender waits for as long. Other calls have half of it, and say so themselves.
+pub(crate) const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// How often a silent peer is pinged, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -129,9 +140,15 @@ impl Coordinator {
         options: CoordinatorOptions,
     ) -> Result<Starting, StartError> {
         options.validate()?;
+        let tls = options.tls.as_ref().map(Folder::new);
+        let tls =
+            tls.map(|folder| Ok((ServerTls::open(folder.clone())?, ClientTls::open(folder)?)));
+        let tls = tls.transpose().map_err(StartError::Tls)?;
+        warn_of_openness(&options);
         let (stop, stopped) = watch::channel(false);
         let (alive, living) = watch::channel(());
-        let place = |option, address, connections| Place { option, address, connections };
+        let patience = Patience::default();
+        let place = |option, address, connections| Place { option, address, connections, patience };
         let grpc = place("listen", options.listen, CONNECTIONS_MAX);
         let grpc = Port::bind(host.as_ref(), grpc, living.clone()).await?;
         let http = match options.http {
@@ -143,7 +160,7 @@ impl Coordinator {
         };
         let (grpc_address, http_address) = (grpc.address(), http.as_ref().map(Port::address));
         let advertise = advertised(&options, grpc_address)?;
-        let front = Arc::new(Front::new(host, options, advertise));
+        let front = Arc::new(Front::new(host, options, advertise, tls));
         let mut servers = JoinSet::new();
         servers.spawn(serve_grpc(Arc::clone(&front), grpc, stopped.clone()));
         if let Some(http) = http {
@@ -200,10 +217,12 @@ async fn come_in(
 ) -> Result<Arc<Core>, StartError> {
     let disk = disk_of(front, LOG_FOLDER)?;
     let start = bootstrap::decide(front, &disk).await?;
-    let node = open_node(front, disk, start).await?;
+    let node = open_node(front, disk, start.clone()).await?;
     front.links.of_cluster(node.cluster_id());
     let (asks, desk) = takes::channel();
-    let core = match open_core(front, node.clone(), asks).await {
+    let log = disk_of(front, audit::AUDIT_FOLDER)?;
+    let (log, scribes) = audit::channel(log, front.host.now());
+    let core = match open_core(front, node.clone(), asks, log).await {
         Ok(core) => Arc::new(core),
         Err(error) => {
             node.shutdown().await;
@@ -216,9 +235,13 @@ async fn come_in(
     timers.spawn(Timers::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped()));
+    for scribe in scribes {
+        timers.spawn(scribe.run(Arc::clone(&front.host), stopped()));
+    }
     timers.spawn(copies::keep(Arc::clone(&core), stopped()));
     timers.spawn(plans::keep_groups_ready(Arc::clone(&core), stopped()));
-    bootstrap::arrive(front, &core).await?;
+    timers.spawn(shard_counts::keep(Arc::clone(&core), stopped()));
+    bootstrap::arrive(front, &core, &start).await?;
     Ok(core)
 }
 
@@ -236,6 +259,18 @@ impl Running {
     /// Where other nodes, workers and people are told to reach it.
     pub fn advertised(&self) -> &str {
         &self.core.advertise
+    }
+
+    /// Where its cluster is, for those who are told by a file.
+    pub fn endpoint(&self) -> Endpoint {
+        let me = self.core.options.node_id;
+        let members = self.core.node.members().into_iter();
+        let mut addresses: BTreeMap<u64, String> =
+            members.map(|member| (member.node, member.address)).collect();
+        // A node that was alone has moved without telling anybody.
+        addresses.insert(me, self.advertised().to_owned());
+        let addresses = addresses.into_values().filter(|address| !address.is_empty()).collect();
+        Endpoint::new(self.cluster_id(), me, addresses)
     }
 
     /// The cluster's id: a UUID made when it was founded.
@@ -322,6 +357,14 @@ async fn drain(tasks: &mut JoinSet<()>) {
     }
 }
 
+/// Says loudly that anybody who reaches a port may do anything.
+fn warn_of_openness(options: &CoordinatorOptions) {
+    if options.insecure && options.tls.is_none() {
+        let listen = options.listen;
+        tracing::warn!(%listen, "insecure: whoever reaches this address may read, change and remove everything");
+    }
+}
+
 /// Where others reach a node that listens on `grpc`.
 fn advertised(options: &CoordinatorOptions, grpc: SocketAddr) -> Result<String, StartError> {
     let founders = options.founders()?;
@@ -366,12 +409,19 @@ async fn open_node(
     start: Start,
 ) -> Result<Node<Scheduler>, StartError> {
     let host = Arc::clone(&front.host);
+    let metrics = Arc::clone(&front.metrics);
+    let disk = Arc::new(MeteredDisk { disk, host: Arc::clone(&host), metrics });
     let footing = Footing { host, disk, peers: Arc::new(front.links.clone()) };
     let options = node_options(&front.options, &front.advertise, start);
     Ok(Node::open_with(footing, options, Scheduler::default()).await?)
 }
 
-async fn open_core(front: &Front, node: Node<Scheduler>, asks: Asks) -> Result<Core, StartError> {
+async fn open_core(
+    front: &Front,
+    node: Node<Scheduler>,
+    asks: Asks,
+    audit: Audit,
+) -> Result<Core, StartError> {
     let known: BTreeSet<Digest> =
         node.read(|machine| referenced(&machine.state)).into_iter().collect();
     let disk = disk_of(front, CHUNK_FOLDER)?;
@@ -387,19 +437,33 @@ async fn open_core(front: &Front, node: Node<Scheduler>, asks: Asks) -> Result<C
         Ok(Err(error)) => return Err(failed(io::Error::other(error.to_string()))),
         Err(error) => return Err(failed(error)),
     };
-    Ok(Core::new(front, node, chunks, asks))
+    Ok(Core::new(front, node, chunks, asks, audit))
 }
 
 async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {
+    let tls = front.tls.clone();
     let workers = WorkerServiceServer::new(Workers { front: Arc::clone(&front) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let admin = AdminServiceServer::new(Admin { front: Arc::clone(&front) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let peers = PeerServiceServer::new(PeerCalls { front })
+    let peers = PeerServiceServer::new(PeerCalls { front: Arc::clone(&front) })
         .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
+    let gate = |of: Gate| {
+        let front = Arc::clone(&front);
+        move |request: Request<()>| {
+            // Before a byte of the message is read.
+            Seen::of(&request).gate(&front, of).map_err(|error| error.to_status())?;
+            Ok(request)
+        }
+    };
+    let incoming = port.incoming(tls, Arc::clone(&front.metrics));
+    let workers = InterceptedService::new(workers, gate(Gate::Known));
+    let admin = InterceptedService::new(admin, gate(Gate::Known));
+    let peers = InterceptedService::new(peers, gate(Gate::Nodes));
     let served = Server::builder()
-        .timeout(2 * CALL_TIME_MAX)
+        .trace_fn(rpc::operation)
+        .timeout(PEER_CALL_TIME_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX)
@@ -408,7 +472,7 @@ async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
         .add_service(workers)
         .add_service(admin)
         .add_service(peers)
-        .serve_with_incoming_shutdown(port.incoming(), told(stop));
+        .serve_with_incoming_shutdown(incoming, told(stop));
     if let Err(error) = served.await {
         tracing::error!(%error, "the gRPC port ended");
     }

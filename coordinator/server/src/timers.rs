@@ -1,5 +1,5 @@
 //! What the leader does by the clock: sees whether it still leads, ends silent sessions, writes cursors
-//! down. Two loops, so that a log that is stuck does not keep it from seeing that.
+//! down; and what every node does: it ends the audit's seconds. Two loops, so that a log that is stuck does not keep it from seeing that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,8 @@ impl Timers {
     }
 
     async fn tick(&mut self) {
+        // Every node has an audit of its own.
+        self.core.audit.tick(self.core.host.now(), self.core.host.wall_ms());
         if self.core.available().is_err() {
             self.looked = None;
             return;
@@ -98,11 +100,16 @@ impl Timers {
             return;
         }
         let count = sessions.len() as u64;
+        let leases = self.core.read(|state| {
+            let ended = sessions.iter().filter_map(|session| state.session(*session));
+            ended.map(|session| session.leases.len() as u64).sum()
+        });
         tracing::warn!(?sessions, "sessions ended in silence");
         let wait = Duration::from_millis(self.core.options.election_max_ms * EXPIRE_ELECTIONS);
         match timeout(wait, self.core.propose_own(Change::ExpireSessions { sessions })).await {
             Ok(Ok(_)) => {
                 self.core.metrics.sessions_expired.inc_by(count);
+                self.core.metrics.lease_expirations.inc_by(leases);
                 // The wait for the log is not time in which nobody listened.
                 self.looked = Some(self.core.host.now());
                 return;

@@ -8,23 +8,29 @@ use shardfeed_plan::Corrupt;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
     AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
-    CordonWorkerRequest, CordonWorkerResponse, GetBatchRequest, GetBatchResponse,
+    CordonWorkerRequest, CordonWorkerResponse, CreateAccessRequest, CreateAccessResponse,
+    ExchangeAccessRequest, ExchangeAccessResponse, GetBatchRequest, GetBatchResponse,
     GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse,
     GetEpochMapRequest, GetEpochMapResponse, GetJobRequest, GetJobResponse, GetShardHistoryRequest,
     GetShardHistoryResponse, GetStatusRequest, GetStatusResponse, HoldJobRequest, HoldJobResponse,
+    ListAccessRequest, ListAccessResponse, ListAuditRequest, ListAuditResponse,
     ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest, ListEpochsResponse,
     ListEventsRequest, ListEventsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
     ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
     ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse,
     RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse,
-    SaveSnapshotRequest, SaveSnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    RevokeAccessRequest, RevokeAccessResponse, SaveSnapshotRequest, SaveSnapshotResponse,
+    TransferLeaderRequest, TransferLeaderResponse, WhoAmIRequest, WhoAmIResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError, coordinator::v1 as wire};
 use shardfeed_raft::Role;
 use shardfeed_scheduler::{AddDataset, Change, Hold};
 use tonic::{Request, Response, Status};
 
-use super::{Caller, Effect, serve, service};
+use super::access::{
+    create_access, exchange_access, list_access, list_audit, revoke_access, who_am_i,
+};
+use super::{Asked, Caller, Effect, Object, Seen, serve, service};
 use crate::archive::{self, Archive};
 use crate::config::check_address;
 use crate::copies;
@@ -49,27 +55,54 @@ type ShardStream = Pin<Box<dyn Stream<Item = Result<ListShardsResponse, Status>>
 
 service! {
     impl AdminService for Admin {
-        get_status: GetStatus, Reads, GetStatusRequest => GetStatusResponse;
-        get_cluster: GetCluster, Reads, GetClusterRequest => GetClusterResponse;
-        add_member: AddMember, Changes, AddMemberRequest => AddMemberResponse;
-        remove_member: RemoveMember, Changes, RemoveMemberRequest => RemoveMemberResponse;
-        transfer_leader: TransferLeader, Changes, TransferLeaderRequest => TransferLeaderResponse;
-        cordon_worker: CordonWorker, Changes, CordonWorkerRequest => CordonWorkerResponse;
-        hold_job: HoldJob, Changes, HoldJobRequest => HoldJobResponse;
-        remove_dataset: RemoveDataset, Changes, RemoveDatasetRequest => RemoveDatasetResponse;
-        remove_job: RemoveJob, Changes, RemoveJobRequest => RemoveJobResponse;
-        add_dataset: AddDataset, Changes, AddDatasetRequest => AddDatasetResponse;
-        get_dataset: GetDataset, Looks, GetDatasetRequest => GetDatasetResponse;
-        list_datasets: ListDatasets, Looks, ListDatasetsRequest => ListDatasetsResponse;
-        list_jobs: ListJobs, Looks, ListJobsRequest => ListJobsResponse;
-        get_job: GetJob, Looks, GetJobRequest => GetJobResponse;
-        list_epochs: ListEpochs, Looks, ListEpochsRequest => ListEpochsResponse;
-        list_ranks: ListRanks, Looks, ListRanksRequest => ListRanksResponse;
-        list_workers: ListWorkers, Looks, ListWorkersRequest => ListWorkersResponse;
-        get_batch: GetBatch, Looks, GetBatchRequest => GetBatchResponse;
-        list_events: ListEvents, Looks, ListEventsRequest => ListEventsResponse;
-        get_shard_history: GetShardHistory, Looks, GetShardHistoryRequest => GetShardHistoryResponse;
-        get_epoch_map: GetEpochMap, Looks, GetEpochMapRequest => GetEpochMapResponse;
+        get_status: GetStatus, Reads, |_| Object::Nothing, GetStatusRequest => GetStatusResponse;
+        get_cluster: GetCluster, Reads, |_| Object::Nothing,
+            GetClusterRequest => GetClusterResponse;
+        add_member: AddMember, Changes, |r| Object::Named(r.node.to_string()),
+            AddMemberRequest => AddMemberResponse;
+        remove_member: RemoveMember, Changes, |r| Object::Named(r.node.to_string()),
+            RemoveMemberRequest => RemoveMemberResponse;
+        transfer_leader: TransferLeader, Changes, |_| Object::Nothing,
+            TransferLeaderRequest => TransferLeaderResponse;
+        cordon_worker: CordonWorker, Changes, |r| Object::Named(r.worker.clone()),
+            CordonWorkerRequest => CordonWorkerResponse;
+        hold_job: HoldJob, Changes, |r| Object::Job(r.job.clone()),
+            HoldJobRequest => HoldJobResponse;
+        remove_dataset: RemoveDataset, Changes, |r| Object::Named(r.name.clone()),
+            RemoveDatasetRequest => RemoveDatasetResponse;
+        remove_job: RemoveJob, Changes, |r| Object::Job(r.name.clone()),
+            RemoveJobRequest => RemoveJobResponse;
+        add_dataset: AddDataset, Changes, |r| Object::Named(r.name.clone()),
+            AddDatasetRequest => AddDatasetResponse;
+        get_dataset: GetDataset, Looks, |r| Object::Named(r.name.clone()),
+            GetDatasetRequest => GetDatasetResponse;
+        list_datasets: ListDatasets, Looks, |_| Object::Nothing,
+            ListDatasetsRequest => ListDatasetsResponse;
+        list_jobs: ListJobs, Looks, |_| Object::Nothing, ListJobsRequest => ListJobsResponse;
+        get_job: GetJob, Looks, |r| Object::Job(r.job.clone()), GetJobRequest => GetJobResponse;
+        list_epochs: ListEpochs, Looks, |r| Object::Job(r.job.clone()),
+            ListEpochsRequest => ListEpochsResponse;
+        list_ranks: ListRanks, Looks, |r| Object::Job(r.job.clone()),
+            ListRanksRequest => ListRanksResponse;
+        list_workers: ListWorkers, Looks, |_| Object::Nothing,
+            ListWorkersRequest => ListWorkersResponse;
+        get_batch: GetBatch, Looks, |r| Object::Job(r.job.clone()),
+            GetBatchRequest => GetBatchResponse;
+        list_events: ListEvents, Looks, |_| Object::Nothing,
+            ListEventsRequest => ListEventsResponse;
+        get_shard_history: GetShardHistory, Looks, |r| Object::Job(r.job.clone()),
+            GetShardHistoryRequest => GetShardHistoryResponse;
+        get_epoch_map: GetEpochMap, Looks, |r| Object::Job(r.job.clone()),
+            GetEpochMapRequest => GetEpochMapResponse;
+        who_am_i: WhoAmI, Reads, |_| Object::Nothing, WhoAmIRequest => WhoAmIResponse;
+        create_access: CreateAccess, Changes, |r| Object::Named(r.id.clone()),
+            CreateAccessRequest => CreateAccessResponse;
+        revoke_access: RevokeAccess, Changes, |r| Object::Named(r.id.clone()),
+            RevokeAccessRequest => RevokeAccessResponse;
+        list_access: ListAccess, Looks, |_| Object::Nothing, ListAccessRequest => ListAccessResponse;
+        exchange_access: ExchangeAccess, Changes, |r| Object::Named(r.id.clone()),
+            ExchangeAccessRequest => ExchangeAccessResponse;
+        list_audit: ListAudit, Reads, |_| Object::Nothing, ListAuditRequest => ListAuditResponse;
     }
 
     type SaveSnapshotStream = SnapshotStream;
@@ -78,9 +111,11 @@ service! {
         &self,
         request: Request<SaveSnapshotRequest>,
     ) -> Result<Response<SnapshotStream>, Status> {
+        let seen = Seen::of(&request);
         let context = request.into_inner().context;
+        let asked = Asked { seen, context, object: Object::Nothing };
         let call = (Rpc::SaveSnapshot, Effect::Looks);
-        serve(&self.front, call, context, |core, _| save_snapshot(core)).await
+        serve(&self.front, call, asked, |core, _| save_snapshot(core)).await
     }
 
     type ListShardsStream = ShardStream;
@@ -89,10 +124,12 @@ service! {
         &self,
         request: Request<ListShardsRequest>,
     ) -> Result<Response<ShardStream>, Status> {
+        let seen = Seen::of(&request);
         let mut request = request.into_inner();
         let context = request.context.take();
+        let asked = Asked { seen, context, object: Object::Job(request.job.clone()) };
         let call = (Rpc::ListShards, Effect::Looks);
-        serve(&self.front, call, context, |core, caller| list_shards(core, caller, request)).await
+        serve(&self.front, call, asked, |core, caller| list_shards(core, caller, request)).await
     }
 }
 
@@ -289,7 +326,8 @@ async fn add_dataset(
     request: AddDatasetRequest,
 ) -> Result<AddDatasetResponse, WireError> {
     let AddDatasetRequest { name, patterns, mut compression, corrupt, .. } = request;
-    let relative = patterns.iter().find(|p| !p.starts_with('/') && !p.contains("://"));
+    let is_known = |p: &str| p.starts_with('/') || p.starts_with("@/") || p.contains("://");
+    let relative = patterns.iter().find(|pattern| !is_known(pattern));
     if let Some(pattern) = relative {
         let pattern: String = pattern.chars().take(200).collect();
         let message = format!(
@@ -386,14 +424,16 @@ async fn list_shards(
     _caller: Caller,
     request: ListShardsRequest,
 ) -> Result<ShardStream, WireError> {
-    let ListShardsRequest { job, epoch, .. } = request;
+    let ListShardsRequest { job, epoch, rank, worker, path_part, .. } = request;
+    let wanted = views::Wanted { rank, worker, path_part };
     let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
     let list = Arc::clone(&core.plans.lists).try_acquire_owned();
     let list = list.map_err(|_| {
         WireError::new(ErrorKind::Retry, "too many lists of shards are being sent; try again")
     })?;
     let chunks = picture.order.chunks.clone();
-    let shards = computing(&core, &chunks, move |core| views::shards(core, picture, epoch)).await?;
+    let shards = move |core: &Core| views::shards(core, picture, epoch, wanted);
+    let shards = computing(&core, &chunks, shards).await?;
     let message = move |message| {
         let _until_the_end = &list;
         Ok(message)
@@ -468,7 +508,8 @@ async fn get_epoch_map(
     }
     let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
     let chunks = picture.order.chunks.clone();
-    let map = move |core: &Core| Ok(views::shards(core, picture, epoch)?.map(cells));
+    let all = views::Wanted::default();
+    let map = move |core: &Core| Ok(views::shards(core, picture, epoch, all)?.map(cells));
     computing(&core, &chunks, map).await
 }
 

@@ -1,18 +1,27 @@
 //! What comes with every request, checked before anything else is believed.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+
+use super::guard::Who;
 
 /// Bytes of a principal at most: it stands in every log line and command.
 const PRINCIPAL_BYTES_MAX: usize = 256;
 
 /// Who asks, and under which number.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     /// A UUID; empty only for requests that change nothing.
     pub(crate) request_id: String,
-    /// For logs and audits; empty only for requests that change nothing.
+    /// For logs and audits; empty only for requests that change nothing. What is proved, if anything is.
     pub(crate) principal: String,
+    /// Who it is.
+    pub(crate) who: Arc<Who>,
+    /// Log index of the change that it led to; 0: none.
+    pub(crate) index: Arc<AtomicU64>,
 }
 
 /// Whether a request changes what is kept.
@@ -71,7 +80,7 @@ impl Caller {
         {
             return invalid("`request_id` is required and must be a UUID".into());
         }
-        Ok(Self { request_id, principal })
+        Ok(Self { request_id, principal, ..Self::default() })
     }
 }
 

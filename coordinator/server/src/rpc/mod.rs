@@ -1,13 +1,17 @@
 //! The gRPC side: each call is checked, measured, logged and bounded in one place, then read or
 //! proposed by a function of its own.
 
+mod access;
 mod admin;
 mod context;
+mod guard;
 mod peer;
 mod scans;
+mod traced;
 mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardfeed_proto::coordinator::v1::Context;
@@ -17,12 +21,17 @@ use tracing::{Instrument, field};
 
 pub(crate) use admin::Admin;
 pub(crate) use context::{Caller, Effect};
+pub(crate) use guard::{Gate, Object, Seen};
 pub(crate) use peer::PeerCalls;
+pub(crate) use traced::span as operation;
 pub(crate) use worker::Workers;
 
+use self::guard::Denied;
+use crate::audit;
 use crate::core::Core;
 use crate::front::Front;
-use crate::metrics::{Outcome, Rpc};
+use crate::metrics::{Audited, Denial, Outcome, Rpc};
+use crate::rights;
 
 /// Bytes of a message that is taken: a chunk and what goes with it, or the parts of a listing.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 2 << 20;
@@ -36,11 +45,19 @@ pub(crate) const POLLS_MAX: usize = 16_384;
 /// A call takes so long at most; a command that was proposed may be carried out later.
 pub(crate) const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Runs one call: checks its context, bounds it, measures and logs it.
+/// What comes with a call.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) seen: Seen,
+    pub(crate) context: Option<Context>,
+    pub(crate) object: Object,
+}
+
+/// Runs one call: checks who makes it and its context, bounds, measures, logs and audits it.
 pub(crate) async fn serve<T, F>(
     front: &Front,
     (rpc, effect): (Rpc, Effect),
-    context: Option<Context>,
+    asked: Asked,
     body: impl FnOnce(Arc<Core>, Caller) -> F,
 ) -> Result<Response<T>, Status>
 where
@@ -49,30 +66,50 @@ where
     let began = front.host.now();
     let span =
         tracing::info_span!("call", ?rpc, request_id = field::Empty, principal = field::Empty);
+    let Asked { seen, context, object } = asked;
+    let mut known = Known::default();
     let work = async {
         let core = Arc::clone(front.core()?);
         // Who waits for groups to come free must not stand in the way of others.
-        let turns = if rpc == Rpc::TakeGroups { &core.polls } else { &core.calls };
-        let _permit = turns.try_acquire().map_err(|_| busy())?;
-        let caller = Caller::check(context, core.node.cluster_id(), effect)?;
-        let span = tracing::Span::current();
-        span.record("request_id", &caller.request_id).record("principal", &caller.principal);
-        // Any node says how it is; of anything else it would say what may be outdated.
-        if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster) {
+        let (turns, most) = match rpc {
+            Rpc::TakeGroups => (&core.polls, POLLS_MAX),
+            _ => (&core.calls, CALLS_MAX),
+        };
+        let _permit = turns.try_acquire().map_err(|_| busy(most))?;
+        // Any node says how it is; of anything else it would say what may be outdated, also
+        // of access tokens.
+        if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster | Rpc::ListAudit | Rpc::WhoAmI) {
             core.available()?;
         }
+        let who = seen.who(front, &core, rpc).map_err(|denied| known.deny(denied))?;
+        let who = Arc::new(who);
+        let mut caller = Caller::check(context, core.node.cluster_id(), effect)?;
+        known.claimed.clone_from(&caller.principal);
+        if who.role.is_some() {
+            caller.principal.clone_from(&who.principal);
+            caller.who = Arc::clone(&who);
+        }
+        known.caller = caller.clone();
+        who.may(rpc, &object, &core).map_err(|denied| known.deny(denied))?;
+        seen.trust();
+        if rights::is_audited(rpc) {
+            known.begin(&core, rpc, (&seen, &object));
+        }
+        let span = tracing::Span::current();
+        span.record("request_id", &caller.request_id).record("principal", &caller.principal);
         let body = async {
             if effect == Effect::Looks {
                 core.linearize().await?;
             }
             body(Arc::clone(&core), caller).await
         };
-        tokio::time::timeout(CALL_TIME_MAX, body).await.unwrap_or_else(|_| Err(late()))
+        in_time(CALL_TIME_MAX, body).await
     };
     let answer = work.instrument(span.clone()).await;
     let outcome = answer.as_ref().map_or_else(outcome_of, |_| Outcome::Done);
     let took = front.host.now().saturating_duration_since(began);
     front.metrics.called(rpc, outcome, took);
+    known.audit(front, rpc, (&seen, &object), answer.as_ref().err()).await;
     span.in_scope(|| match (&answer, outcome) {
         (Ok(_), _) => {
             tracing::debug!(took_ms = took.as_millis() as u64, "call answered");
@@ -87,6 +124,102 @@ where
     answer.map(Response::new).map_err(|error| error.to_status())
 }
 
+/// What became known of a caller.
+#[derive(Default)]
+struct Known {
+    claimed: String,
+    caller: Caller,
+    /// Why it was denied; `None`: it was not, or the state did.
+    denial: Option<Denial>,
+    /// What is to be written of the call, once it began: also if nobody waits for its end any more.
+    begun: Option<(Arc<Core>, audit::Entry)>,
+}
+
+impl Known {
+    fn entry(&self, at_ms: u64, rpc: Rpc, (seen, object): (&Seen, &Object)) -> audit::Entry {
+        let Caller { request_id, principal, who, .. } = &self.caller;
+        audit::Entry {
+            at_ms,
+            claimed: if self.claimed == *principal { String::new() } else { self.claimed.clone() },
+            principal: principal.clone(),
+            role: who.role.map_or_else(String::new, |role| role.to_string()),
+            remote: seen.address(),
+            method: format!("{rpc:?}"),
+            object: object.text(),
+            outcome: "UNKNOWN".to_owned(),
+            message: String::new(),
+            request_id: request_id.clone(),
+            index: None,
+        }
+    }
+
+    fn begin(&mut self, core: &Arc<Core>, rpc: Rpc, of: (&Seen, &Object)) {
+        self.begun = Some((Arc::clone(core), self.entry(core.host.wall_ms(), rpc, of)));
+    }
+
+    fn deny(&mut self, denied: Denied) -> WireError {
+        self.denial = Some(denied.reason);
+        denied.into()
+    }
+
+    fn index(&self) -> Option<u64> {
+        Some(self.caller.index.load(Ordering::Relaxed)).filter(|index| *index > 0)
+    }
+
+    /// Writes down what changed something, or was denied. What another node is asked for again is not worth
+    /// a line.
+    async fn audit(
+        mut self,
+        front: &Front,
+        rpc: Rpc,
+        of: (&Seen, &Object),
+        error: Option<&WireError>,
+    ) {
+        let begun = self.begun.take();
+        let says = |error: &WireError| error.message.chars().take(400).collect();
+        match (begun, error) {
+            (_, Some(error)) if error.kind == ErrorKind::Denied => {
+                let Ok(core) = front.core() else {
+                    return;
+                };
+                let entry = self.entry(front.host.wall_ms(), rpc, of);
+                let (outcome, message) = (short(error.kind).to_owned(), says(error));
+                let entry = audit::Entry { outcome, message, ..entry };
+                core.refused(entry, self.denial.unwrap_or(Denial::State));
+            }
+            (Some(_), Some(error)) if error.kind == ErrorKind::NotLeader => {}
+            (Some((core, entry)), error) => {
+                let outcome = error.map_or(audit::DONE, |error| short(error.kind)).to_owned();
+                let message = error.map_or_else(String::new, says);
+                let index = self.index();
+                core.metrics.audited(match error {
+                    None => Audited::Done,
+                    Some(_) => Audited::Refused,
+                });
+                core.audit.done(audit::Entry { outcome, message, index, ..entry }).await;
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+impl Drop for Known {
+    /// Whoever asked has gone; what was begun may be carried out.
+    fn drop(&mut self) {
+        let index = self.index();
+        if let Some((core, entry)) = self.begun.take() {
+            core.metrics.audited(Audited::Unknown);
+            core.audit.left(audit::Entry { index, ..entry });
+        }
+    }
+}
+
+/// The name of a kind of errors, without what they all begin with.
+fn short(kind: ErrorKind) -> &'static str {
+    let name = kind.as_str_name();
+    name.strip_prefix("ERROR_KIND_").unwrap_or(name)
+}
+
 /// Whose fault an error is.
 fn outcome_of(error: &WireError) -> Outcome {
     match error.kind {
@@ -99,19 +232,25 @@ fn outcome_of(error: &WireError) -> Outcome {
     }
 }
 
-fn busy() -> WireError {
+fn busy(most: usize) -> WireError {
     WireError::new(
         ErrorKind::Retry,
-        format!("the coordinator works on {CALLS_MAX} calls already; try again in a moment"),
+        format!("the coordinator works on {most} such calls already; try again in a moment"),
     )
 }
 
-fn late() -> WireError {
-    let seconds = CALL_TIME_MAX.as_secs();
-    WireError::new(
-        ErrorKind::Retry,
-        format!("no answer within {seconds} s; try again with the same request id"),
-    )
+/// An answer, or the word that there was none within `most`.
+async fn in_time<T>(
+    most: Duration,
+    body: impl Future<Output = Result<T, WireError>>,
+) -> Result<T, WireError> {
+    tokio::time::timeout(most, body).await.unwrap_or_else(|_| {
+        let seconds = most.as_secs_f64();
+        Err(WireError::new(
+            ErrorKind::Retry,
+            format!("no answer within {seconds} s; try again with the same request id"),
+        ))
+    })
 }
 
 /// Refuses a list that is longer than one call may bring.
@@ -125,11 +264,11 @@ pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<
     }
 }
 
-/// Implements a service: each call by the function of its name, through [`serve`].
+/// Implements a service: each call by the function of its name, through [`serve`], with what it is about.
 macro_rules! service {
     (
         impl $service:ident for $server:ty {
-            $($name:ident: $rpc:ident, $effect:ident, $request:ident => $response:ident;)*
+            $($name:ident: $rpc:ident, $effect:ident, $about:expr, $request:ident => $response:ident;)*
         }
         $($rest:item)*
     ) => {
@@ -140,10 +279,13 @@ macro_rules! service {
                     &self,
                     request: tonic::Request<$request>,
                 ) -> Result<tonic::Response<$response>, tonic::Status> {
+                    let seen = Seen::of(&request);
                     let mut request = request.into_inner();
                     let context = request.context.take();
+                    let about: fn(&$request) -> Object = $about;
+                    let asked = Asked { seen, context, object: about(&request) };
                     let call = (Rpc::$rpc, Effect::$effect);
-                    serve(&self.front, call, context, |core, caller| $name(core, caller, request))
+                    serve(&self.front, call, asked, |core, caller| $name(core, caller, request))
                         .await
                 }
             )*
@@ -152,3 +294,17 @@ macro_rules! service {
     };
 }
 use service;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_is_not_answered_in_time_is_given_up_and_may_be_made_again() {
+        let never = std::future::pending::<Result<(), WireError>>();
+        let error = in_time(Duration::from_millis(50), never).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Retry);
+        assert_eq!(error.message, "no answer within 0.05 s; try again with the same request id");
+        assert_eq!(in_time(CALL_TIME_MAX, async { Ok(7) }).await, Ok(7));
+    }
+}

@@ -11,6 +11,7 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use tonic::{Request, Response, Status};
 
+use super::guard::{Seen, check_peer};
 use super::outcome_of;
 use super::worker::digest;
 use crate::chunks::ChunkStoreError;
@@ -32,28 +33,32 @@ impl PeerService for PeerCalls {
         &self,
         request: Request<IntroduceRequest>,
     ) -> Result<Response<IntroduceResponse>, Status> {
-        self.measured(Rpc::Introduce, introduce(&self.front, &request.into_inner())).await
+        let seen = Seen::of(&request);
+        self.measured(Rpc::Introduce, &seen, introduce(&self.front, &request.into_inner())).await
     }
 
     async fn exchange(
         &self,
         request: Request<ExchangeRequest>,
     ) -> Result<Response<ExchangeResponse>, Status> {
-        self.measured(Rpc::Exchange, exchange(&self.front, request.into_inner())).await
+        let seen = Seen::of(&request);
+        self.measured(Rpc::Exchange, &seen, exchange(&self.front, request.into_inner())).await
     }
 
     async fn push_chunk(
         &self,
         request: Request<PushChunkRequest>,
     ) -> Result<Response<PushChunkResponse>, Status> {
-        self.measured(Rpc::PushChunk, push_chunk(&self.front, request.into_inner())).await
+        let seen = Seen::of(&request);
+        self.measured(Rpc::PushChunk, &seen, push_chunk(&self.front, request.into_inner())).await
     }
 
     async fn pull_chunk(
         &self,
         request: Request<PullChunkRequest>,
     ) -> Result<Response<PullChunkResponse>, Status> {
-        self.measured(Rpc::PullChunk, pull_chunk(&self.front, request.into_inner())).await
+        let seen = Seen::of(&request);
+        self.measured(Rpc::PullChunk, &seen, pull_chunk(&self.front, request.into_inner())).await
     }
 }
 
@@ -61,10 +66,14 @@ impl PeerCalls {
     async fn measured<T>(
         &self,
         rpc: Rpc,
+        seen: &Seen,
         work: impl Future<Output = Result<T, WireError>>,
     ) -> Result<Response<T>, Status> {
         let began = self.front.host.now();
-        let answer = work.await;
+        let answer = match check_peer(&self.front, seen) {
+            Ok(()) => work.await,
+            Err(error) => Err(error),
+        };
         let outcome = answer.as_ref().map_or_else(outcome_of, |_| Outcome::Done);
         let took = self.front.host.now().saturating_duration_since(began);
         self.front.metrics.called(rpc, outcome, took);
@@ -103,7 +112,7 @@ async fn push_chunk(
     front: &Front,
     request: PushChunkRequest,
 ) -> Result<PushChunkResponse, WireError> {
-    let core = Arc::clone(member(front, &request.cluster_id)?);
+    let core = Arc::clone(named(front, &request.cluster_id)?);
     let here = Arc::clone(&core);
     let put = move || {
         let put = here.chunks.put(&request.content, here.host.now());
@@ -117,7 +126,7 @@ async fn pull_chunk(
     front: &Front,
     request: PullChunkRequest,
 ) -> Result<PullChunkResponse, WireError> {
-    let core = Arc::clone(member(front, &request.cluster_id)?);
+    let core = Arc::clone(named(front, &request.cluster_id)?);
     let digest = digest("digest", &request.digest)?;
     let here = Arc::clone(&core);
     let read = move || match here.chunks.read(&digest) {
@@ -129,6 +138,15 @@ async fn pull_chunk(
     };
     let content = blocking(&core, "reading a chunk", read).await?;
     Ok(PullChunkResponse { content })
+}
+
+/// The coordinator, for a caller that names the same cluster.
+fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
+    let core = member(front, cluster_id)?;
+    match cluster_id.is_empty() {
+        true => Err(WireError::new(ErrorKind::WrongCluster, "the message names no cluster")),
+        false => Ok(core),
+    }
 }
 
 /// The coordinator, for a caller of the same cluster.

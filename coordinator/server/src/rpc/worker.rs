@@ -27,7 +27,7 @@ use shardfeed_scheduler::{
 use tokio::sync::oneshot;
 
 use super::scans::{fail_scan, report_listing, report_scan, take_scans};
-use super::{Caller, Effect, check_len, serve, service};
+use super::{Asked, Caller, Effect, Object, Seen, check_len, serve, service};
 use crate::copies;
 use crate::core::Core;
 use crate::error;
@@ -56,22 +56,38 @@ pub(crate) struct Workers {
 
 service! {
     impl WorkerService for Workers {
-        join: Join, Changes, JoinRequest => JoinResponse;
-        heartbeat: Heartbeat, Reads, HeartbeatRequest => HeartbeatResponse;
-        leave: Leave, Changes, LeaveRequest => LeaveResponse;
-        take_scans: TakeScans, Changes, TakeScansRequest => TakeScansResponse;
-        report_listing: ReportListing, Changes, ReportListingRequest => ReportListingResponse;
-        report_scan: ReportScan, Changes, ReportScanRequest => ReportScanResponse;
-        fail_scan: FailScan, Changes, FailScanRequest => FailScanResponse;
-        put_chunk: PutChunk, Changes, PutChunkRequest => PutChunkResponse;
-        get_chunk: GetChunk, Reads, GetChunkRequest => GetChunkResponse;
-        register_job: RegisterJob, Changes, RegisterJobRequest => RegisterJobResponse;
-        start_rank: StartRank, Changes, StartRankRequest => StartRankResponse;
-        end_rank: EndRank, Changes, EndRankRequest => EndRankResponse;
-        report_skipped: ReportSkipped, Changes, ReportSkippedRequest => ReportSkippedResponse;
-        latest_token: LatestToken, Looks, LatestTokenRequest => LatestTokenResponse;
-        take_groups: TakeGroups, Changes, TakeGroupsRequest => TakeGroupsResponse;
-        batch_take_groups: BatchTakeGroups, Changes, BatchTakeGroupsRequest => BatchTakeGroupsResponse;
+        join: Join, Changes, |r| Object::Joins(r.worker.clone()),
+            JoinRequest => JoinResponse;
+        heartbeat: Heartbeat, Reads, |r| Object::Session(r.session),
+            HeartbeatRequest => HeartbeatResponse;
+        leave: Leave, Changes, |r| Object::Session(r.session),
+            LeaveRequest => LeaveResponse;
+        take_scans: TakeScans, Changes, |r| Object::Session(r.session),
+            TakeScansRequest => TakeScansResponse;
+        report_listing: ReportListing, Changes, |r| Object::Session(r.session),
+            ReportListingRequest => ReportListingResponse;
+        report_scan: ReportScan, Changes, |r| Object::Session(r.session),
+            ReportScanRequest => ReportScanResponse;
+        fail_scan: FailScan, Changes, |r| Object::Session(r.session),
+            FailScanRequest => FailScanResponse;
+        put_chunk: PutChunk, Changes, |_| Object::Nothing,
+            PutChunkRequest => PutChunkResponse;
+        get_chunk: GetChunk, Reads, |_| Object::Nothing,
+            GetChunkRequest => GetChunkResponse;
+        register_job: RegisterJob, Changes, |r| Object::Job(r.name.clone()),
+            RegisterJobRequest => RegisterJobResponse;
+        start_rank: StartRank, Changes, |r| Object::Of(r.session, r.job.clone()),
+            StartRankRequest => StartRankResponse;
+        end_rank: EndRank, Changes, |r| Object::Lease(r.lease.clone()),
+            EndRankRequest => EndRankResponse;
+        report_skipped: ReportSkipped, Changes, |r| Object::Of(r.session, r.job.clone()),
+            ReportSkippedRequest => ReportSkippedResponse;
+        latest_token: LatestToken, Looks, |r| Object::Job(r.job.clone()),
+            LatestTokenRequest => LatestTokenResponse;
+        take_groups: TakeGroups, Changes, |r| Object::Of(r.session, r.lease.as_ref().map_or_else(String::new, |l| l.job.clone())),
+            TakeGroupsRequest => TakeGroupsResponse;
+        batch_take_groups: BatchTakeGroups, Changes, |r| Object::Takes(r.takes.iter().map(|take| take.session).collect()),
+            BatchTakeGroupsRequest => BatchTakeGroupsResponse;
     }
 }
 
@@ -83,8 +99,18 @@ async fn join(
     let JoinRequest { worker, host, incarnation, version, in_process, endpoint, decoders, .. } =
         request;
     let ttl_ms = core.options.session_ttl_ms;
-    let join =
-        JoinSession { worker, host, incarnation, version, in_process, ttl_ms, endpoint, decoders };
+    let proved = caller.who.role.is_some();
+    let join = JoinSession {
+        worker,
+        host,
+        incarnation,
+        version,
+        in_process,
+        ttl_ms,
+        endpoint,
+        decoders,
+        proved,
+    };
     // It may end an earlier session.
     core.write_cursors().await;
     match core.propose(caller, Change::JoinSession(join)).await? {
@@ -267,6 +293,10 @@ async fn report_skipped(
     };
     let records = records.into_iter().map(record).collect::<Result<Vec<_>, WireError>>()?;
     let is_news = core.read(|state| {
+        if state.has_answered(&caller.request_id) {
+            // Its first answer may have been a refusal, and somebody else told of them since.
+            return None;
+        }
         let job = state.job(&job)?;
         let known = |record: &SkippedRecord| {
             job.skipped.binary_search_by_key(&record.sample, |known| known.sample).is_ok()

@@ -53,6 +53,12 @@ fn fill(event: &mut Event, what: &Happening) -> String {
             event.worker.clone_from(worker);
             format!("worker {worker} on {host} joined as session {session}, version {version}")
         }
+        Happening::AccessCreated { token, name, role } => {
+            format!("access token {token} was made for {name}: {role}")
+        }
+        Happening::AccessRevoked { token, name } => {
+            format!("access token {token} of {name} was revoked")
+        }
         Happening::WorkerEnded { worker, session, reason } => {
             event.worker.clone_from(worker);
             format!("session {session} of worker {worker} ended: {}", ended(*reason))
@@ -205,6 +211,7 @@ mod tests {
                 ttl_ms: 1_000,
                 endpoint: String::new(),
                 decoders: vec![],
+                proved: false,
             });
             let (request_id, principal) = (String::new(), "test".to_owned());
             let command = Command { request_id, principal, now_ms: 1, change };

@@ -1,5 +1,6 @@
 //! Shards of a dynamic job's epoch: groups are granted in pieces, and shards are counted in those.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use shardfeed_plan::dynamic::{Groups, Piece};
@@ -73,6 +74,32 @@ impl Held {
     /// Records of a shard that were consumed.
     pub(super) fn delivered(&self, shard: usize) -> u64 {
         self.delivered.get(shard).copied().unwrap_or(0)
+    }
+
+    /// The shards of which the lists of `ranks` have a sample, by their place in the manifest. Beyond
+    /// [`LOOKED_UP_MAX`] samples, those of whose group they have one. Computes for long.
+    pub(super) fn shards_of(
+        &self,
+        ranks: &BTreeSet<u64>,
+        groups: &Groups,
+    ) -> Result<BTreeSet<u32>, WireError> {
+        let (mut shards, mut left) = (BTreeSet::new(), LOOKED_UP_MAX);
+        for held in self.holdings.iter().filter(|held| ranks.contains(&held.rank)) {
+            let (group, samples) = (held.piece.group, held.piece.samples());
+            let all = groups.shards(group);
+            if all.iter().all(|shard| shards.contains(shard)) {
+                continue;
+            }
+            if samples == groups.samples_of(group) || samples > left {
+                shards.extend(all.iter().copied());
+                continue;
+            }
+            left -= samples;
+            each_sample(groups, held.piece, |sample| {
+                shards.insert(sample.shard);
+            })?;
+        }
+        Ok(shards)
     }
 
     fn count(

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shardfeed_plan::Manifest;
+use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use shardfeed_proto::coordinator::v1::{
@@ -37,6 +38,20 @@ pub(crate) struct Shards {
     manifest: Arc<Manifest>,
     parts: Parts,
     reading: BTreeSet<u32>,
+    wanted: Wanted,
+    /// For the rank that is asked for, and for the worker: which shards they read.
+    read: Vec<BTreeSet<u32>>,
+}
+
+/// Which shards of an epoch are asked for: those of which all that is said here holds.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// This rank reads it; of a dynamic job: it was granted a sample of it.
+    pub(crate) rank: Option<u64>,
+    /// A rank that reads it is served by this worker.
+    pub(crate) worker: Option<String>,
+    /// Its path has this in it.
+    pub(crate) path_part: Option<String>,
 }
 
 /// Who reads what, and how much of it was consumed.
@@ -45,7 +60,7 @@ enum Parts {
     /// By the plan.
     Planned(Planned),
     /// As ranks of a dynamic job were granted it.
-    Granted(Held),
+    Granted(Held, Arc<Groups>),
 }
 
 /// Of each shard, in manifest order.
@@ -63,6 +78,7 @@ pub(crate) fn shards(
     core: &Core,
     mut picture: Picture,
     epoch: Option<u64>,
+    wanted: Wanted,
 ) -> Result<Shards, WireError> {
     let cursors = picture.cursors();
     let first = cursors.iter().min().map_or(picture.generation.origin.epoch, |c| c.epoch);
@@ -76,10 +92,24 @@ pub(crate) fn shards(
     let reading = picture.live.values().filter(|live| current && live.epoch == epoch);
     let reading = reading.flat_map(|live| live.reading.iter().copied()).collect();
     let manifest = picture.order.manifest(core)?;
+    let rank = wanted.rank.map(|rank| BTreeSet::from([rank]));
+    let served = wanted.worker.as_deref().map(|worker| match current {
+        true => served_by(&picture, worker),
+        false => BTreeSet::new(),
+    });
+    let ranks = rank.into_iter().chain(served);
+    let read = ranks.map(|ranks| parts.read_by(&ranks)).collect::<Result<Vec<_>, _>>()?;
     // Messages are made one by one, maybe slowly: they need no lists of pieces any more.
     picture.generation.pools.clear();
     picture.earlier.clear();
-    Ok(Shards { epoch, generation, current, over, picture, manifest, parts, reading })
+    Ok(Shards { epoch, generation, current, over, picture, manifest, parts, reading, wanted, read })
+}
+
+/// Ranks that a worker serves in the current generation.
+fn served_by(picture: &Picture, worker: &str) -> BTreeSet<u64> {
+    let name = |rank: u64| picture.worker(rank).map(|(name, _)| name.as_str());
+    let ranks = picture.generation.ranks.keys().copied();
+    ranks.filter(|rank| name(*rank) == Some(worker)).collect()
 }
 
 fn planned(
@@ -108,18 +138,31 @@ fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, Parts), 
     let counts = granted.counts(core)?;
     let (groups, manifest) = (picture.order.groups(core, epoch)?, picture.order.manifest(core)?);
     let over = granted.pool.is_some() && counts.left() == 0;
-    Ok((over, Parts::Granted(Held::new(&granted, &groups, &manifest)?)))
+    Ok((over, Parts::Granted(Held::new(&granted, &groups, &manifest)?, groups)))
 }
 
 impl Shards {
-    /// Messages of at most [`SHARDS_PER_MESSAGE`] shards; one if there are none.
+    /// Messages that speak of at most [`SHARDS_PER_MESSAGE`] shards; one if there are none.
     pub(crate) fn messages(self) -> impl Iterator<Item = ListShardsResponse> {
         let count = self.manifest.shards().len();
         (0..count.max(1)).step_by(SHARDS_PER_MESSAGE).map(move |first| {
             let last = (first + SHARDS_PER_MESSAGE).min(count);
-            let shards = (first..last).map(|shard| self.shard(shard)).collect();
-            ListShardsResponse { epoch: self.epoch, generation: self.generation, shards }
+            let (mut counts, mut shards) = (Cell::default(), Vec::new());
+            for shard in (first..last).map(|shard| self.shard(shard)) {
+                *count_of(&mut counts, shard.state()) += 1;
+                shards.extend(self.is_wanted(&shard).then_some(shard));
+            }
+            let Self { epoch, generation, .. } = self;
+            ListShardsResponse { epoch, generation, shards, counts: Some(counts) }
         })
+    }
+
+    fn is_wanted(&self, shard: &Shard) -> bool {
+        let is_in = |read: &BTreeSet<u32>| {
+            u32::try_from(shard.shard).is_ok_and(|shard| read.contains(&shard))
+        };
+        let part = self.wanted.path_part.as_ref();
+        self.read.iter().all(is_in) && part.is_none_or(|part| shard.path.contains(part))
     }
 
     /// How many shards are in which state, in at most so many cells.
@@ -130,14 +173,7 @@ impl Shards {
         let cell = |first: usize| {
             let mut cell = Cell::default();
             for shard in first..(first + per_cell).min(count) {
-                let counted = match self.shard(shard).state() {
-                    ShardState::Unspecified | ShardState::Pending => &mut cell.pending,
-                    ShardState::Leased => &mut cell.leased,
-                    ShardState::Reading => &mut cell.reading,
-                    ShardState::Done => &mut cell.done,
-                    ShardState::Skipped => &mut cell.skipped,
-                };
-                *counted += 1;
+                *count_of(&mut cell, self.shard(shard).state()) += 1;
             }
             cell
         };
@@ -149,7 +185,7 @@ impl Shards {
     fn shard(&self, shard: usize) -> Shard {
         match &self.parts {
             Parts::Planned(planned) => self.planned_shard(shard, planned),
-            Parts::Granted(held) => self.granted_shard(shard, held),
+            Parts::Granted(held, _) => self.granted_shard(shard, held),
         }
     }
 
@@ -238,5 +274,31 @@ impl Shards {
             }
         }
         workers
+    }
+}
+
+impl Parts {
+    /// The shards that one of `ranks` reads, by their place in the manifest. Computes for long.
+    fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>, WireError> {
+        match self {
+            Self::Planned(planned) => {
+                let is_read =
+                    |of: &Range<u64>| !of.is_empty() && ranks.range(of.clone()).next().is_some();
+                let read = (0..).zip(&planned.ranks).filter(|(_, of)| is_read(of));
+                Ok(read.map(|(shard, _)| shard).collect())
+            }
+            Self::Granted(held, groups) => held.shards_of(ranks, groups),
+        }
+    }
+}
+
+/// The count of a state.
+fn count_of(cell: &mut Cell, state: ShardState) -> &mut u64 {
+    match state {
+        ShardState::Unspecified | ShardState::Pending => &mut cell.pending,
+        ShardState::Leased => &mut cell.leased,
+        ShardState::Reading => &mut cell.reading,
+        ShardState::Done => &mut cell.done,
+        ShardState::Skipped => &mut cell.skipped,
     }
 }

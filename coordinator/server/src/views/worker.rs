@@ -18,7 +18,7 @@ pub(crate) fn workers(
     (now, now_ms): (Instant, u64),
 ) -> Vec<Worker> {
     let live = state.sessions().map(|session| {
-        let Session { id, join, joined_ms, leases, scans } = session;
+        let Session { id, join, joined_ms, leases, scans, .. } = session;
         let cordon = cordon_to(state.cordon(&join.worker));
         let serving: Vec<_> = leases.iter().filter_map(|rank| lease(state, rank)).collect();
         let seen = live.sessions.seen(*id).map(|seen| now.duration_since(seen).as_millis() as u64);

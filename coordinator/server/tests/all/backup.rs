@@ -11,7 +11,7 @@ use crate::worker::{get, ready, register, start};
 type Admin = admin_service_client::AdminServiceClient<Channel>;
 
 /// The file, and the log index of its state.
-async fn save(admin: &mut Admin) -> (Vec<u8>, u64) {
+pub(crate) async fn save(admin: &mut Admin) -> (Vec<u8>, u64) {
     let request = SaveSnapshotRequest { context: context() };
     let mut parts = admin.save_snapshot(request).await.unwrap().into_inner();
     let (mut bytes, mut applied) = (Vec::new(), 0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use shardfeed_coordinator::{Coordinator, Running, StartError};
+use shardfeed_coordinator::{Coordinator, CoordinatorOptions, Running, StartError};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
 
@@ -104,6 +104,82 @@ async fn a_node_that_lost_its_disk_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_are_all_started_alike_found_one_cluster_and_join_it_later() {
+    let mut cluster = Cluster::new();
+    cluster.founders(3);
+    let everybody: Vec<_> = (1..=3).map(|node| cluster.address(node).to_string()).collect();
+    let alike = |options: &mut CoordinatorOptions| options.join = everybody.clone();
+    cluster.options.values_mut().for_each(alike);
+    let started = join_all([1, 2, 3].map(|node| cluster.start_node(node))).await;
+    for (node, running) in (1..).zip(started) {
+        cluster.running.insert(node, running.unwrap());
+    }
+    let id = cluster.running[&1].cluster_id().to_owned();
+    assert!(cluster.running.values().all(|running| running.cluster_id() == id));
+
+    // One restarts, and one loses its disk: it is refused under its number, and comes back under another.
+    cluster.leader().await;
+    cluster.running.remove(&1).unwrap().stop().await;
+    cluster.running.insert(1, cluster.start_node(1).await.unwrap());
+    cluster.running.remove(&2).unwrap().stop().await;
+    std::fs::remove_dir_all(&cluster.options[&2].data_dir).unwrap();
+    let error = cluster.start_node(2).await.unwrap_err();
+    assert!(matches!(error, StartError::LostDisk { node: 2, .. }), "{error}");
+    let peers = cluster.options[&1].peers.clone();
+    cluster.add_options(4, |options| {
+        options.peers = peers;
+        alike(options);
+    });
+    let starting = cluster.listen_node(4).await;
+    let http = starting.http_address().unwrap();
+    let opening = tokio::spawn(starting.open());
+    eventually("it waits to be added", || async {
+        let (_, reason) = page(http, "/readyz").await;
+        reason.contains(&format!("to be added to cluster {id}")).then_some(())
+    })
+    .await;
+    opening.abort();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_founder_that_finds_a_cluster_joins_it_or_is_refused() {
+    let mut cluster = Cluster::start(1).await;
+    let id = cluster.running[&1].cluster_id().to_owned();
+    // Nodes 2 and 3 were told to found one with it.
+    let peers: Vec<_> = (1..=3).map(|node| format!("{node}={}", cluster.address(node))).collect();
+    cluster.add_options(2, |options| options.peers = peers);
+    let error = cluster.start_node(2).await.unwrap_err();
+    assert!(matches!(&error, StartError::NotAFounder { node: 2, .. }), "{error}");
+    assert!(
+        error.is_final() && error.to_string().contains("give this node `join`, too"),
+        "{error}"
+    );
+    let seed = cluster.address(1).to_string();
+    cluster.options.get_mut(&2).unwrap().join = vec![seed];
+    let starting = cluster.listen_node(2).await;
+    let http = starting.http_address().unwrap();
+    let opening = tokio::spawn(starting.open());
+    eventually("it waits to be added", || async {
+        let (_, reason) = page(http, "/readyz").await;
+        reason.contains(&format!("to be added to cluster {id}")).then_some(())
+    })
+    .await;
+    let (_, mut admin) = cluster.clients(1).await;
+    let address = cluster.address(2).to_string();
+    let request = AddMemberRequest { context: context(), node: 2, address };
+    eventually("it is added", || async { admin.clone().add_member(request.clone()).await.ok() })
+        .await;
+    cluster.running.insert(2, opening.await.unwrap().unwrap());
+    assert_eq!(members(&mut admin).await.members.len(), 2);
+    // What is on its disk wins from now on.
+    cluster.running.remove(&2).unwrap().stop().await;
+    cluster.running.insert(2, cluster.start_node(2).await.unwrap());
+    assert_eq!(cluster.running[&2].cluster_id(), id);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_another_cluster_is_refused() {
     let mut cluster = Cluster::start(1).await;
     let seed = cluster.address(1).to_string();
@@ -135,8 +211,7 @@ async fn a_port_in_use_leaves_no_folder() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_without_pages_serves() {
     let folder = tempfile::tempdir().unwrap();
-    let options =
-        shardfeed_coordinator::CoordinatorOptions { http: None, ..options(folder.path()) };
+    let options = CoordinatorOptions { http: None, ..options(folder.path()) };
     let running = Coordinator::start(options).await.unwrap();
     assert_eq!(running.http_address(), None);
     let (mut worker, _) = clients(running.grpc_address()).await;

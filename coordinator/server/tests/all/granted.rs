@@ -21,8 +21,13 @@ async fn epoch(fixture: &Fixture, epoch: u64) -> Epoch {
     epochs(fixture, Some(epoch)).await.unwrap().remove(0)
 }
 
+fn of_shards(epoch: u64) -> ListShardsRequest {
+    let (context, job, epoch) = (context(), "infer".into(), Some(epoch));
+    ListShardsRequest { context, job, epoch, ..ListShardsRequest::default() }
+}
+
 async fn shards(fixture: &Fixture, epoch: u64) -> Vec<Shard> {
-    let request = ListShardsRequest { context: context(), job: "infer".into(), epoch: Some(epoch) };
+    let request = of_shards(epoch);
     let mut stream = fixture.admin.clone().list_shards(request).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap().shards
 }
@@ -97,6 +102,40 @@ async fn shards_and_batches_are_those_that_were_granted() {
     fixture.stop().await;
 }
 
+/// Groups of one file each.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_of_a_rank_are_those_of_which_it_was_granted_something() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 3, Tail::Uneven, 1).await;
+    for lease in &leases {
+        take(&mut fixture.worker, request(session, lease)).await.unwrap();
+    }
+    let more = TakeGroupsRequest { known: 1, wants: 200, ..request(session, &leases[2]) };
+    take(&mut fixture.worker, more).await.unwrap();
+    let mut held = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+    let all = shards(&fixture, 0).await;
+    for (rank, held) in (0..).zip(&mut held) {
+        let mut asked = ListShardsRequest { rank: Some(rank), ..of_shards(0) };
+        let mut stream = fixture.admin.list_shards(asked.clone()).await.unwrap().into_inner();
+        for shard in stream.message().await.unwrap().unwrap().shards {
+            assert!((shard.first_rank..=shard.last_rank).contains(&rank), "{shard:?}");
+            assert!(held.insert(shard.shard));
+        }
+        // All three are one worker's.
+        (asked.context, asked.worker) = (context(), Some("w0".into()));
+        let mut stream = fixture.admin.list_shards(asked.clone()).await.unwrap().into_inner();
+        assert_eq!(stream.message().await.unwrap().unwrap().shards.len(), held.len());
+        (asked.context, asked.worker) = (context(), Some("w1".into()));
+        let mut stream = fixture.admin.list_shards(asked).await.unwrap().into_inner();
+        let nobodys = stream.message().await.unwrap().unwrap();
+        assert_eq!((nobodys.shards.len(), nobodys.counts.unwrap().pending), (0, 1));
+    }
+    let pieces: Vec<_> = held.iter().map(BTreeSet::len).collect();
+    assert_eq!(pieces, [1, 1, 2], "{held:?} of {all:?}");
+    assert!(held[0].is_disjoint(&held[1]) && held[1].is_disjoint(&held[2]), "{held:?}");
+    fixture.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     let mut fixture = Fixture::start().await;
@@ -150,8 +189,7 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     assert_eq!((first.state(), first.total, first.delivered), (EpochState::Sealed, 500, 500));
     assert_eq!((first.lost, first.dropped, first.duplicated), (0, 0, 0));
     assert!(no_batch(&fixture, 0, 0, Some(0)).await.contains("no longer kept"));
-    let gone = ListShardsRequest { context: context(), job: "infer".into(), epoch: Some(0) };
-    assert_eq!(refused(fixture.admin.list_shards(gone).await).0, ErrorKind::NotFound);
+    assert_eq!(refused(fixture.admin.list_shards(of_shards(0)).await).0, ErrorKind::NotFound);
     let leave = LeaveRequest { context: context(), session };
     fixture.worker.leave(leave).await.unwrap();
     let waits = epoch(&fixture, 5).await;
@@ -202,6 +240,31 @@ async fn a_padded_epoch_has_the_same_steps_for_all() {
         ranks.iter().map(|rank| (rank.step, rank.steps)).collect::<Vec<_>>(),
         [(3, 32), (32, 32)]
     );
+    fixture.stop().await;
+}
+
+/// 256 samples of groups of 200, 200 and 100, and the rest: both ranks have a part of the second one.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_of_a_rank_are_those_that_it_has_records_of() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Pad, 2).await;
+    for (lease, samples) in leases.iter().zip([256, 244]) {
+        let all = TakeGroupsRequest { wants: 500, ..request(session, lease) };
+        assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, samples);
+    }
+    for rank in 0..2 {
+        let mut has = BTreeSet::new();
+        for step in 0..32 {
+            let rows = rows(&fixture, step, Some(rank)).await;
+            has.extend(rows.iter().filter(|row| row.valid).map(|row| row.shard));
+        }
+        let asked = ListShardsRequest { rank: Some(rank), ..of_shards(0) };
+        let mut stream = fixture.admin.list_shards(asked).await.unwrap().into_inner();
+        let listed = stream.message().await.unwrap().unwrap().shards;
+        let listed: BTreeSet<_> = listed.iter().map(|shard| shard.shard).collect();
+        assert_eq!(listed, has, "rank {rank}");
+        assert!((3..5).contains(&listed.len()), "{listed:?}");
+    }
     fixture.stop().await;
 }
 

@@ -2,11 +2,17 @@
 
 use std::net::SocketAddr;
 
+use shardfeed_plan::Intent;
+use shardfeed_proto::common::v1::{Account, Spent};
+use shardfeed_proto::coordinator::v1::{
+    Hold, HoldJobRequest, LeaveRequest, RankProgress, StartRankRequest,
+};
+use shardfeed_proto::intent_to;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fixture::Fixture;
-use crate::worker::{join, ready};
+use crate::fixture::{Fixture, context, eventually};
+use crate::worker::{beat, join, lease, progress, ready, register, start};
 
 /// Status code and body of a page.
 pub(crate) async fn page(address: SocketAddr, path: &str) -> (u16, String) {
@@ -17,6 +23,12 @@ pub(crate) async fn page(address: SocketAddr, path: &str) -> (u16, String) {
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The value of a metric with these labels.
+fn number(text: &str, metric: &str) -> Option<f64> {
+    let value = |line: &str| line.strip_prefix(metric)?.strip_prefix(' ')?.parse().ok();
+    text.lines().find_map(value)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,9 +50,126 @@ async fn says_how_it_is() {
         "shardfeed_coordinator_chunks_unreferenced_bytes 0\n",
         "shardfeed_coordinator_requests_total{rpc=\"Join\",outcome=\"Done\"} 2\n",
         "shardfeed_coordinator_request_seconds_count{rpc=\"Join\"} 2\n",
+        "shardfeed_coordinator_workers{state=\"Live\"} 2\n",
+        "shardfeed_coordinator_learner 0\n",
+        "shardfeed_coordinator_proposals_pending 0\n",
+        "shardfeed_coordinator_proposals_failed_total 0\n",
+        "shardfeed_coordinator_leases 0\n",
+        "shardfeed_coordinator_audit_events_total{outcome=\"Done\"}",
+        "shardfeed_coordinator_build_info{version=",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
+    for name in ["log_fsync_seconds_count", "log_bytes", "committed_index", "last_index", "term"] {
+        assert!(number(&text, &format!("shardfeed_coordinator_{name}")).unwrap() > 0.0, "{name}");
+    }
+    assert!(number(&text, "process_resident_memory_bytes").unwrap() > 0.0, "{text}");
     assert!(!text.contains("photos") && !text.contains("w1"), "{text}");
+    fixture.stop().await;
+}
+
+/// A rank whose trainer waited so long since reading began.
+fn told(rank: RankProgress, wait_us: u64) -> RankProgress {
+    let spent = Spent { wait_us, work_us: 500_000, ..Spent::default() };
+    let account =
+        Account { since_start: Some(spent), waiting_us: Some(250_000), ..Account::default() };
+    RankProgress { account: Some(account), ..rank }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trainers_wait_outlives_its_worker() {
+    let mut fixture = Fixture::start().await;
+    let address = fixture.running.http_address().unwrap();
+    let (session, dataset) = ready(&mut fixture).await;
+    fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
+    let mut leases = Vec::new();
+    for rank in 0..2 {
+        let started = fixture.worker.start_rank(start(session, "train", rank, 2)).await.unwrap();
+        leases.push(lease("train", rank, started.get_ref()));
+    }
+    let ranks = leases.iter().map(|lease| told(progress(lease, 0, 3, vec![]), 1_500_000));
+    beat(&mut fixture.worker, session, ranks.collect()).await.unwrap();
+    let (_, text) = page(address, "/metrics").await;
+    for (metric, value) in [
+        ("shardfeed_job_rank_wait_seconds_total{job=\"train\",rank=\"0\"}", 1.5),
+        ("shardfeed_job_rank_wait_seconds_total{job=\"train\",rank=\"1\"}", 1.5),
+        ("shardfeed_job_rank_work_seconds_total{job=\"train\",rank=\"0\"}", 0.5),
+        ("shardfeed_job_rank_waiting_seconds{job=\"train\",rank=\"0\"}", 0.25),
+        ("shardfeed_job_rank_step{job=\"train\",rank=\"0\"}", 3.0),
+        ("shardfeed_job_rank_epoch{job=\"train\",rank=\"0\"}", 0.0),
+        ("shardfeed_job_epoch{job=\"train\"}", 0.0),
+        ("shardfeed_job_leases{job=\"train\"}", 2.0),
+        ("shardfeed_job_paused{job=\"train\"}", 0.0),
+        ("shardfeed_job_corrupt_records{job=\"train\"}", 0.0),
+        ("shardfeed_coordinator_leases", 2.0),
+    ] {
+        assert_eq!(number(&text, metric), Some(value), "{metric}\n{text}");
+    }
+    assert!(number(&text, "shardfeed_job_idle_seconds{job=\"train\"}").is_some(), "{text}");
+    // Whoever asks has the shards counted for the next time.
+    let shards = eventually("the shards are counted", || async {
+        let (_, text) = page(address, "/metrics").await;
+        let count = |state: &str| {
+            let labels = format!("{{job=\"train\",state=\"{state}\"}}");
+            number(&text, &format!("shardfeed_job_epoch_shards{labels}"))
+        };
+        Some([count("Pending")?, count("Leased")?, count("Reading")?, count("Done")?])
+    });
+    assert_eq!(shards.await.into_iter().sum::<f64>(), 5.0);
+
+    // The worker leaves, and a trainer reads on in its own process, which tells of itself.
+    let request = LeaveRequest { context: context(), session };
+    fixture.worker.leave(request).await.unwrap();
+    let own = join(&mut fixture.worker, "trainer-1").await.session;
+    let again = Intent::Reconnect { generation: leases[1].generation, epoch: 0, step: 3 };
+    let request = StartRankRequest { intent: Some(intent_to(&again)), ..start(own, "train", 1, 2) };
+    let started = fixture.worker.start_rank(request).await.unwrap();
+    let lease = lease("train", 1, started.get_ref());
+    let rank = told(progress(&lease, 0, 4, vec![]), 200_000);
+    beat(&mut fixture.worker, own, vec![rank]).await.unwrap();
+    let pause = HoldJobRequest {
+        context: context(),
+        job: "train".into(),
+        hold: Hold::Paused.into(),
+        reason: String::new(),
+    };
+    fixture.admin.hold_job(pause).await.unwrap();
+    let (_, text) = page(address, "/metrics").await;
+    for (metric, value) in [
+        ("shardfeed_job_rank_wait_seconds_total{job=\"train\",rank=\"1\"}", Some(0.2)),
+        ("shardfeed_job_rank_step{job=\"train\",rank=\"1\"}", Some(4.0)),
+        ("shardfeed_job_leases{job=\"train\"}", Some(1.0)),
+        ("shardfeed_job_paused{job=\"train\"}", Some(1.0)),
+        // Nobody speaks for it.
+        ("shardfeed_job_rank_wait_seconds_total{job=\"train\",rank=\"0\"}", None),
+    ] {
+        assert_eq!(number(&text, metric), value, "{metric}\n{text}");
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_that_end_in_silence_are_counted() {
+    let mut fixture = Fixture::start_with(|options| {
+        (options.session_ttl_ms, options.heartbeat_ms) = (3_000, 500);
+    })
+    .await;
+    let address = fixture.running.http_address().unwrap();
+    let (session, dataset) = ready(&mut fixture).await;
+    fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
+    for rank in 0..2 {
+        fixture.worker.start_rank(start(session, "train", rank, 2)).await.unwrap();
+    }
+    eventually("both ranks' leases expire", || async {
+        let (_, text) = page(address, "/metrics").await;
+        let expired = number(&text, "shardfeed_coordinator_lease_expirations_total")?;
+        let left = number(&text, "shardfeed_coordinator_leases")?;
+        (expired == 2.0 && left == 0.0).then_some(())
+    })
+    .await;
+    let (_, text) = page(address, "/metrics").await;
+    assert_eq!(number(&text, "shardfeed_coordinator_sessions_expired_total"), Some(1.0), "{text}");
+    // Nobody runs it any more.
+    assert!(!text.contains("job=\"train\""), "{text}");
     fixture.stop().await;
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
 
-use crate::fixture::{Fixture, context, eventually};
+use crate::fixture::{Fixture, context, context_of, eventually, refused};
 use crate::worker::{beat, join, lease, progress, ready, register, start};
 
 async fn epochs(fixture: &Fixture, epoch: Option<u64>) -> Vec<Epoch> {
@@ -13,7 +14,11 @@ async fn epochs(fixture: &Fixture, epoch: Option<u64>) -> Vec<Epoch> {
 }
 
 async fn shards(fixture: &Fixture, epoch: Option<u64>) -> Vec<Shard> {
-    let request = ListShardsRequest { context: context(), job: "train".into(), epoch };
+    shards_like(fixture, ListShardsRequest { epoch, ..ListShardsRequest::default() }).await
+}
+
+async fn shards_like(fixture: &Fixture, request: ListShardsRequest) -> Vec<Shard> {
+    let request = ListShardsRequest { context: context(), job: "train".into(), ..request };
     let mut stream = fixture.admin.clone().list_shards(request).await.unwrap().into_inner();
     let mut shards = Vec::new();
     while let Some(message) = stream.message().await.unwrap() {
@@ -79,6 +84,55 @@ async fn an_epoch_from_start_to_seal() {
     let over = shards(&fixture, Some(0)).await;
     assert!(over.iter().all(|shard| shard.state() == ShardState::Done), "{over:?}");
     assert_eq!(epochs(&fixture, Some(5)).await[0].state(), EpochState::Planned);
+    fixture.stop().await;
+}
+
+/// 50 ranks have 10 samples each: ten or more read each file, and no answer names all their workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_are_asked_for_by_rank_worker_and_path() {
+    const RANKS: u64 = 50;
+    // Their workers are never heard of again.
+    let mut fixture = Fixture::start_with(|options| options.session_ttl_ms = 120_000).await;
+    let (_, dataset) = ready(&mut fixture).await;
+    fixture.worker.register_job(register(&dataset, "train", RANKS)).await.unwrap();
+    for rank in 0..RANKS {
+        let session = join(&mut fixture.worker, &format!("of-{rank}")).await.session;
+        fixture.worker.start_rank(start(session, "train", rank, RANKS)).await.unwrap();
+    }
+    let all = shards(&fixture, None).await;
+    assert!(all.iter().all(|shard| shard.workers.len() == 8), "{all:?}");
+    let paths = |shards: &[Shard]| shards.iter().map(|s| s.path.clone()).collect::<Vec<_>>();
+    let readers = |shard: &Shard| shard.first_rank..=shard.last_rank;
+    for rank in 0..RANKS {
+        let mut read: Vec<_> = all.clone();
+        read.retain(|shard| readers(shard).contains(&rank));
+        let by_rank = ListShardsRequest { rank: Some(rank), ..ListShardsRequest::default() };
+        assert_eq!(paths(&shards_like(&fixture, by_rank).await), paths(&read), "rank {rank}");
+        let worker = Some(format!("of-{rank}"));
+        let by_worker = ListShardsRequest { worker, ..ListShardsRequest::default() };
+        assert_eq!(paths(&shards_like(&fixture, by_worker).await), paths(&read), "rank {rank}");
+        assert!(!read.is_empty(), "rank {rank} of {all:?}");
+    }
+    let both = ListShardsRequest {
+        rank: Some(all[3].first_rank),
+        worker: Some(format!("of-{}", all[3].last_rank)),
+        path_part: Some("-3.tf".into()),
+        ..ListShardsRequest::default()
+    };
+    assert_eq!(paths(&shards_like(&fixture, both.clone()).await), ["f-3.tfrecord"]);
+    let none = [
+        ListShardsRequest { rank: Some(RANKS), ..both.clone() },
+        ListShardsRequest { worker: Some("of".into()), ..both.clone() },
+        ListShardsRequest { path_part: Some("F-3".into()), ..both.clone() },
+    ];
+    for request in none {
+        assert!(shards_like(&fixture, request.clone()).await.is_empty(), "{request:?}");
+    }
+    // What was not asked for is counted all the same.
+    let request = ListShardsRequest { context: context(), job: "train".into(), ..both };
+    let answer = fixture.admin.list_shards(request).await.unwrap().into_inner().message().await;
+    let counts = answer.unwrap().unwrap().counts.unwrap();
+    assert_eq!((counts.leased, counts.pending + counts.reading + counts.done), (5, 0));
     fixture.stop().await;
 }
 
@@ -173,5 +227,26 @@ async fn rates_come_from_cursors() {
     }
     let epoch = epochs(&fixture, None).await.remove(0);
     assert!(epoch.samples_per_second > 20.0 && epoch.eta_ms.is_some(), "{epoch:?}");
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_report_of_skips_stays_refused_after_somebody_else_told() {
+    let mut fixture = Fixture::start().await;
+    let (session, dataset) = ready(&mut fixture).await;
+    fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
+    let record = SkippedRecord { ordinal: 3, reason: "torn".into(), ..SkippedRecord::default() };
+    let report = |request_id: &str, session| ReportSkippedRequest {
+        context: context_of(request_id),
+        session,
+        job: "train".into(),
+        records: vec![record.clone()],
+    };
+    let early = report("0e984725-c51c-4bf4-9960-e1c80e27aba2", 9999);
+    let refusal = refused(fixture.worker.report_skipped(early.clone()).await);
+    assert_eq!(refusal.0, ErrorKind::Fenced);
+    let good = report("0e984725-c51c-4bf4-9960-e1c80e27aba3", session);
+    fixture.worker.report_skipped(good).await.unwrap();
+    assert_eq!(refused(fixture.worker.report_skipped(early).await), refusal);
     fixture.stop().await;
 }

@@ -1,0 +1,273 @@
+//! Connections that stand on a folder of certificates, whose files are read again when they change.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::error::TlsError;
+use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, Material, Stamp};
+use crate::identity::{Identity, Role};
+
+/// What is spoken inside.
+const PROTOCOL: &[u8] = b"h2";
+
+/// Files are looked at so often at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A connection inside TLS: bytes both ways.
+pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static> Stream for T {}
+
+/// Something made of a folder, made again when its files change.
+#[derive(Debug)]
+struct Watched<C> {
+    folder: Folder,
+    make: fn(&Folder) -> Result<C, TlsError>,
+    seen: Mutex<Seen<C>>,
+}
+
+#[derive(Debug)]
+struct Seen<C> {
+    looked: Instant,
+    stamp: Stamp,
+    /// What could not be used, and was told of.
+    failed: Option<Stamp>,
+    made: Arc<C>,
+}
+
+impl<C> Watched<C> {
+    fn open(folder: Folder, make: fn(&Folder) -> Result<C, TlsError>) -> Result<Self, TlsError> {
+        // Files that change meanwhile are read again.
+        let stamp = folder.stamp();
+        let made = Arc::new(make(&folder)?);
+        let seen = Mutex::new(Seen { looked: Instant::now(), stamp, failed: None, made });
+        Ok(Self { folder, make, seen })
+    }
+
+    /// The current one. Files that are not good, such as a certificate whose key is still to come, are told
+    /// of, and change nothing.
+    fn now(&self) -> Arc<C> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.looked.elapsed() >= LOOK_EVERY {
+            seen.looked = Instant::now();
+            let stamp = self.folder.stamp();
+            if stamp != seen.stamp {
+                let folder = self.folder.path().display();
+                match (self.make)(&self.folder) {
+                    Ok(made) => {
+                        tracing::info!(%folder, "certificates were read again");
+                        (seen.made, seen.stamp, seen.failed) = (Arc::new(made), stamp, None);
+                    }
+                    // It is tried again: it may be a file that comes later, or a clock.
+                    Err(error) if seen.failed.as_ref() == Some(&stamp) => {
+                        tracing::debug!(%folder, %error, "certificates still cannot be used");
+                    }
+                    Err(error) => {
+                        tracing::warn!(%folder, %error, "certificates changed and cannot be used; those before stay");
+                        seen.failed = Some(stamp);
+                    }
+                }
+            }
+        }
+        Arc::clone(&seen.made)
+    }
+}
+
+/// The listening side.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    watched: Arc<Watched<Server>>,
+}
+
+#[derive(Debug)]
+struct Server {
+    config: Arc<ServerConfig>,
+    certificate: Certificate,
+}
+
+/// The connecting side.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    watched: Arc<Watched<Client>>,
+}
+
+#[derive(Debug)]
+struct Client {
+    config: Arc<ClientConfig>,
+    certificate: Option<Certificate>,
+}
+
+impl ServerTls {
+    /// Reads a folder. It must hold a certificate of a coordinator.
+    ///
+    /// # Errors  [`TlsError`]: a file, with what is wrong with it.
+    pub fn open(folder: Folder) -> Result<Self, TlsError> {
+        Ok(Self { watched: Arc::new(Watched::open(folder, server)?) })
+    }
+
+    /// Until when its certificate is good.
+    pub fn not_after(&self) -> SystemTime {
+        self.watched.now().certificate.not_after
+    }
+
+    /// Takes a connection.
+    /// - Gives it with who the other side proved to be; `None`: it showed no certificate, or one that does
+    ///   not say.
+    ///
+    /// # Errors  It speaks no TLS 1.3, or its certificate is not believed.
+    pub async fn accept<S: Stream>(
+        &self,
+        stream: S,
+    ) -> io::Result<(impl Stream + use<S>, Option<Identity>)> {
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.watched.now().config));
+        let stream = acceptor.accept(stream).await?;
+        let shown = stream.get_ref().1.peer_certificates();
+        let identity = shown.and_then(|chain| Identity::of(chain.first()?));
+        Ok((stream, identity))
+    }
+}
+
+impl ClientTls {
+    /// Reads a folder. Without a certificate of one's own in it, one shows none.
+    ///
+    /// # Errors  [`TlsError`]: a file, with what is wrong with it.
+    pub fn open(folder: Folder) -> Result<Self, TlsError> {
+        Ok(Self { watched: Arc::new(Watched::open(folder, client)?) })
+    }
+
+    /// Who it says one is, if it does.
+    pub fn identity(&self) -> Option<Identity> {
+        self.watched.now().certificate.as_ref()?.identity.clone()
+    }
+
+    /// Until when the certificate is good that one shows, if one does.
+    pub fn not_after(&self) -> Option<SystemTime> {
+        Some(self.watched.now().certificate.as_ref()?.not_after)
+    }
+
+    /// Makes a connection to a coordinator.
+    /// - `address`: HOST:PORT; the certificate there must be good for the host.
+    ///
+    /// # Errors  It speaks no TLS 1.3; its certificate is not believed, or not of a coordinator; it does not
+    /// believe ours.
+    pub async fn connect<S: Stream>(
+        &self,
+        address: &str,
+        stream: S,
+    ) -> io::Result<impl Stream + use<S>> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(Arc::clone(&self.watched.now().config));
+        let stream = connector.connect(name, stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        match shown.and_then(Identity::of) {
+            Some(Identity { role: Role::Coordinator, .. }) => Ok(stream),
+            Some(other) => {
+                let said = format!("its certificate is of {other}, not of a coordinator");
+                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+            }
+            None => {
+                let said = "its certificate does not say that it is a coordinator: it has no \
+                            alternative name spiffe://DOMAIN/coordinator/NAME";
+                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+            }
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn roots(
+    folder: &Folder,
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|error| {
+            let reason = format!("holds a certificate that cannot be an authority's: {error}");
+            TlsError::content(folder.path().join(CA_FILE), reason)
+        })?;
+    }
+    Ok(roots)
+}
+
+fn server(folder: &Folder) -> Result<Server, TlsError> {
+    let path = folder.path().join(CERTIFICATE_FILE);
+    let refused = |error: rustls::Error| unusable(folder, &error);
+    let Material { roots: believed, own } = folder.load()?;
+    let own = own.ok_or_else(|| {
+        TlsError::content(
+            &path,
+            "is missing, with tls.key: a coordinator needs a certificate of its own",
+        )
+    })?;
+    let certificate = Certificate::parse(&path, &own.chain[0])?;
+    if certificate.identity.as_ref().is_none_or(|identity| identity.role != Role::Coordinator) {
+        let is = certificate.identity.map_or("nobody".to_owned(), |identity| identity.to_string());
+        let reason = format!(
+            "is of {is}, not of a coordinator; make one by `shardfeed tls issue ... coordinator`, or with \
+             the alternative name spiffe://DOMAIN/coordinator/NAME"
+        );
+        return Err(TlsError::content(path, reason));
+    }
+    let believed = Arc::new(roots(folder, believed)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(believed, provider())
+        // Who shows none may show a token.
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| TlsError::content(folder.path().join(CA_FILE), error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(refused)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(own.chain, own.key)
+        .map_err(refused)?;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    // Each connection proves anew who it is, so that a certificate that has expired does not come back.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Server { config: Arc::new(config), certificate })
+}
+
+fn client(folder: &Folder) -> Result<Client, TlsError> {
+    let refused = |error: rustls::Error| unusable(folder, &error);
+    let Material { roots: believed, own } = folder.load()?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(refused)?
+        .with_root_certificates(roots(folder, believed)?);
+    let mut certificate = None;
+    let mut config = match own {
+        Some(own) => {
+            let path = folder.path().join(CERTIFICATE_FILE);
+            certificate = Some(Certificate::parse(&path, &own.chain[0])?);
+            builder.with_client_auth_cert(own.chain, own.key).map_err(refused)?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    Ok(Client { config: Arc::new(config), certificate })
+}
+
+fn unusable(folder: &Folder, error: &rustls::Error) -> TlsError {
+    let reason = match error {
+        rustls::Error::InconsistentKeys(_) => {
+            "and tls.key beside it do not belong together".to_owned()
+        }
+        other => format!("cannot be used: {other}"),
+    };
+    TlsError::content(folder.path().join(CERTIFICATE_FILE), reason)
+}

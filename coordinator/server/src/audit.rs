@@ -1,0 +1,487 @@
+//! The audit: who asked what that changes something, and what was refused, as lines of JSON in files of
+//! this node, apart from the log.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_host::{Disk, DiskFile, Host};
+use shardfeed_proto::coordinator::v1::{AuditEntry, ListAuditRequest, ListAuditResponse};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// Folder of the audit in the data folder.
+pub(crate) const AUDIT_FOLDER: &str = "audit";
+
+/// Bytes of one file, about; then the next one begins.
+const FILE_BYTES: u64 = 16 << 20;
+
+/// Files that are kept.
+const FILES_KEPT: usize = 8;
+
+/// And of those with what was denied.
+const DENIED_FILES_KEPT: usize = 2;
+
+/// Entries that wait to be written, at most.
+const WAITING_MAX: usize = 4_096;
+
+/// Refused calls that are written in one second, at most; of others it is written how many they were.
+const REFUSED_PER_SECOND: u64 = 20;
+
+/// Entries in one answer, at most.
+pub(crate) const ENTRIES_MAX: u64 = 5_000;
+
+/// One line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Entry {
+    pub(crate) at_ms: u64,
+    pub(crate) principal: String,
+    /// Who it says it is, where that is something else.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) claimed: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) role: String,
+    pub(crate) remote: String,
+    pub(crate) method: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) object: String,
+    pub(crate) outcome: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) message: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) request_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<u64>,
+}
+
+/// As outcomes of calls that were carried out are written.
+pub(crate) const DONE: &str = "DONE";
+
+/// The way to the file.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    disk: Arc<dyn Disk>,
+    done: mpsc::Sender<Entry>,
+    denied: mpsc::Sender<Entry>,
+    refused: Mutex<Refused>,
+}
+
+/// What was refused in the second that goes on.
+#[derive(Debug)]
+struct Refused {
+    since: Instant,
+    written: u64,
+    /// Not written yet: only their number will be.
+    passed_over: u64,
+    /// Of the last one passed over.
+    outcome: String,
+}
+
+/// Whose files they are. Whoever is denied shall not drive out what was done.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Done,
+    Denied,
+}
+
+impl Kind {
+    fn file(self, number: u64) -> String {
+        format!("{}{number:06}.jsonl", self.begins())
+    }
+
+    fn begins(self) -> &'static str {
+        match self {
+            Self::Done => "audit-",
+            Self::Denied => "denied-",
+        }
+    }
+
+    fn files_kept(self) -> usize {
+        match self {
+            Self::Done => FILES_KEPT,
+            Self::Denied => DENIED_FILES_KEPT,
+        }
+    }
+}
+
+/// Writes it.
+#[derive(Debug)]
+pub(crate) struct Scribe {
+    kind: Kind,
+    disk: Arc<dyn Disk>,
+    receiver: mpsc::Receiver<Entry>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    file: Box<dyn DiskFile>,
+    bytes: u64,
+}
+
+/// Both ends; of what was done, and of what was denied.
+pub(crate) fn channel(disk: Arc<dyn Disk>, now: Instant) -> (Audit, [Scribe; 2]) {
+    let scribe = |kind| {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (sender, Scribe { kind, disk: Arc::clone(&disk), receiver, open: None })
+    };
+    let ((done, of_done), (denied, of_denied)) = (scribe(Kind::Done), scribe(Kind::Denied));
+    let refused =
+        Mutex::new(Refused { since: now, written: 0, passed_over: 0, outcome: String::new() });
+    (Audit { disk, done, denied, refused }, [of_done, of_denied])
+}
+
+impl Audit {
+    /// Writes down what was done; waits while the disk is slow.
+    pub(crate) async fn done(&self, entry: Entry) {
+        // It is gone only when the process ends.
+        let _ = self.done.send(entry).await;
+    }
+
+    /// Writes down what was begun and nobody waits for.
+    pub(crate) fn left(&self, entry: Entry) {
+        if self.done.try_send(entry).is_err() {
+            tracing::error!("the audit is behind; an entry is lost");
+        }
+    }
+
+    /// Writes down what was refused, unless there is too much of it.
+    pub(crate) fn refused(&self, entry: Entry, now: Instant) {
+        let mut refused = self.lock();
+        self.end_second(&mut refused, now, entry.at_ms);
+        let outcome = entry.outcome.clone();
+        if refused.written < REFUSED_PER_SECOND && self.denied.try_send(entry).is_ok() {
+            refused.written += 1;
+        } else {
+            refused.passed_over += 1;
+            refused.outcome = outcome;
+        }
+    }
+
+    /// Writes down how many were passed over, once their second is over: after a flood nobody may be
+    /// refused for long. Call it now and then.
+    pub(crate) fn tick(&self, now: Instant, at_ms: u64) {
+        self.end_second(&mut self.lock(), now, at_ms);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_second(&self, refused: &mut Refused, now: Instant, at_ms: u64) {
+        if now.saturating_duration_since(refused.since) < Duration::from_secs(1) {
+            return;
+        }
+        (refused.since, refused.written) = (now, 0);
+        if refused.passed_over > 0 {
+            let message = format!("{} more calls were refused", refused.passed_over);
+            let outcome = refused.outcome.clone();
+            let entry = Entry { at_ms, outcome, message, ..Entry::default() };
+            // If there is no room for it, they are counted with the next ones.
+            if self.denied.try_send(entry).is_ok() {
+                refused.passed_over = 0;
+            }
+        }
+    }
+
+    /// The last entries that are meant. Blocks.
+    pub(crate) fn list(
+        &self,
+        asked: &ListAuditRequest,
+        node: u64,
+    ) -> io::Result<ListAuditResponse> {
+        let most = asked.most.clamp(1, ENTRIES_MAX) as usize;
+        let is_meant = |entry: &Entry| {
+            entry.at_ms >= asked.since_ms
+                && (asked.principal.is_empty()
+                    || [&entry.principal, &entry.claimed].contains(&&asked.principal))
+                && (!asked.refused || entry.outcome != DONE)
+        };
+        let (mut entries, mut more) = (Vec::new(), false);
+        for kind in [Kind::Done, Kind::Denied] {
+            let (found, earlier) = last(self.disk.as_ref(), kind, most, is_meant)?;
+            entries.extend(found);
+            more |= earlier;
+        }
+        entries.sort_by_key(|entry: &Entry| entry.at_ms);
+        let too_many = entries.len().saturating_sub(most);
+        more |= too_many > 0;
+        let entries = entries.drain(too_many..).map(|entry| told(entry, node)).collect();
+        Ok(ListAuditResponse { node, entries, more })
+    }
+}
+
+/// The last entries of a kind that are meant, and whether there are earlier ones.
+fn last(
+    disk: &dyn Disk,
+    kind: Kind,
+    most: usize,
+    is_meant: impl Fn(&Entry) -> bool,
+) -> io::Result<(Vec<Entry>, bool)> {
+    let mut found = Vec::new();
+    for number in numbers(disk, kind)?.into_iter().rev() {
+        let text = match disk.read(&kind.file(number)) {
+            Ok(text) => text,
+            // It made room for a newer one meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        };
+        let lines = text.split(|byte| *byte == b'\n').rev();
+        // A line that a crash cut short says nothing.
+        let entries = lines.filter_map(|line| serde_json::from_slice(line).ok());
+        for entry in entries.filter(&is_meant) {
+            if found.len() == most {
+                return Ok((found, true));
+            }
+            found.push(entry);
+        }
+    }
+    Ok((found, false))
+}
+
+impl Scribe {
+    /// Writes until `stop` is told, and then what was sent before.
+    pub(crate) async fn run(mut self, host: Arc<dyn Host>, mut stop: watch::Receiver<bool>) {
+        let mut batch = Vec::new();
+        loop {
+            let goes_on = tokio::select! {
+                count = self.receiver.recv_many(&mut batch, WAITING_MAX) => count > 0,
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => false,
+            };
+            if !goes_on {
+                while let Ok(entry) = self.receiver.try_recv() {
+                    batch.push(entry);
+                }
+            }
+            if !batch.is_empty() {
+                self.write(host.as_ref(), std::mem::take(&mut batch)).await;
+            }
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    async fn write(&mut self, host: &dyn Host, batch: Vec<Entry>) {
+        let (kind, disk, open) = (self.kind, Arc::clone(&self.disk), self.open.take());
+        let work = move || append((kind, disk.as_ref()), open, &batch);
+        match shardfeed_host::blocking(host, work).await {
+            Ok(Ok(open)) => self.open = Some(open),
+            Ok(Err(error)) | Err(error) => {
+                tracing::error!(%error, "cannot write the audit; entries are lost");
+            }
+        }
+    }
+}
+
+fn append(
+    (kind, disk): (Kind, &dyn Disk),
+    open: Option<Open>,
+    batch: &[Entry],
+) -> io::Result<Open> {
+    let mut open = match open {
+        Some(open) => open,
+        None => reopen(disk, kind, numbers(disk, kind)?.pop().unwrap_or(1))?,
+    };
+    if open.bytes >= FILE_BYTES {
+        open = reopen(disk, kind, open.number + 1)?;
+        let mut there = numbers(disk, kind)?;
+        there.truncate(there.len().saturating_sub(kind.files_kept()));
+        for number in there {
+            disk.remove(&kind.file(number))?;
+        }
+    }
+    let mut text = Vec::new();
+    for entry in batch {
+        serde_json::to_writer(&mut text, entry)?;
+        text.push(b'\n');
+    }
+    open.file.write_at(open.bytes, &text)?;
+    open.file.sync()?;
+    open.bytes += text.len() as u64;
+    Ok(open)
+}
+
+/// Opens a file to go on behind its last line.
+fn reopen(disk: &dyn Disk, kind: Kind, number: u64) -> io::Result<Open> {
+    let file = disk.open(&kind.file(number))?;
+    let mut bytes = file.len()?;
+    if bytes > 0 {
+        let mut last = [0];
+        file.read_at(bytes - 1, &mut last)?;
+        if last != [b'\n'] {
+            file.write_at(bytes, b"\n")?;
+            bytes += 1;
+        }
+    }
+    Ok(Open { number, file, bytes })
+}
+
+/// Numbers of the files, ascending.
+fn numbers(disk: &dyn Disk, kind: Kind) -> io::Result<Vec<u64>> {
+    let begins = kind.begins();
+    let number = |name: String| name.strip_prefix(begins)?.strip_suffix(".jsonl")?.parse().ok();
+    let mut numbers: Vec<u64> = disk.list()?.into_iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn told(entry: Entry, node: u64) -> AuditEntry {
+    let Entry {
+        at_ms,
+        principal,
+        claimed,
+        role,
+        remote,
+        method,
+        object,
+        outcome,
+        message,
+        request_id,
+        index,
+    } = entry;
+    AuditEntry {
+        at_ms,
+        principal,
+        claimed,
+        role,
+        remote,
+        method,
+        object,
+        outcome,
+        message,
+        request_id,
+        index,
+        node,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_host::RealDisk;
+
+    use super::*;
+
+    fn entry(at_ms: u64, outcome: &str) -> Entry {
+        let (principal, outcome) = ("admin:ada".to_owned(), outcome.to_owned());
+        Entry { at_ms, principal, outcome, method: "HoldJob".into(), ..Entry::default() }
+    }
+
+    fn disk() -> (tempfile::TempDir, Arc<dyn Disk>) {
+        let home = tempfile::tempdir().unwrap();
+        let disk = Arc::new(RealDisk::new(home.path()).unwrap());
+        (home, disk)
+    }
+
+    fn asked(since_ms: u64, most: u64) -> ListAuditRequest {
+        ListAuditRequest { since_ms, most, ..ListAuditRequest::default() }
+    }
+
+    #[test]
+    fn entries_are_found_again_also_behind_a_line_that_was_cut_short() {
+        let (home, disk) = disk();
+        let (audit, _) = channel(Arc::clone(&disk), Instant::now());
+        append((Kind::Done, disk.as_ref()), None, &[entry(1, DONE)]).unwrap();
+        append((Kind::Denied, disk.as_ref()), None, &[entry(2, "DENIED")]).unwrap();
+        let path = home.path().join(Kind::Done.file(1));
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend(b"{\"at_ms\":3,\"princ");
+        std::fs::write(&path, text).unwrap();
+        append((Kind::Done, disk.as_ref()), None, &[entry(4, DONE)]).unwrap();
+        let at = |asked: &ListAuditRequest| {
+            let answer = audit.list(asked, 7).unwrap();
+            (answer.entries.iter().map(|entry| entry.at_ms).collect::<Vec<_>>(), answer.more)
+        };
+        assert_eq!(at(&asked(0, 10)), (vec![1, 2, 4], false));
+        assert_eq!(at(&asked(2, 10)), (vec![2, 4], false));
+        assert_eq!(at(&asked(0, 2)), (vec![2, 4], true));
+        assert_eq!(at(&ListAuditRequest { refused: true, ..asked(0, 9) }), (vec![2], false));
+        let bob = ListAuditRequest { principal: "admin:bob".into(), ..asked(0, 9) };
+        assert_eq!(at(&bob), (vec![], false));
+    }
+
+    #[test]
+    fn old_files_make_room() {
+        let (_home, disk) = disk();
+        let mut open = None;
+        for number in 1..=12 {
+            let mut next =
+                append((Kind::Done, disk.as_ref()), open.take(), &[entry(number, DONE)]).unwrap();
+            next.bytes = next.bytes.max(FILE_BYTES);
+            open = Some(next);
+        }
+        assert_eq!(numbers(disk.as_ref(), Kind::Done).unwrap(), (5..=12).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_does_not_drive_out_what_was_done() {
+        let (_home, disk) = disk();
+        let begun = Instant::now();
+        let (audit, [mut done, mut denied]) = channel(disk, begun);
+        for _ in 0..1_000 {
+            audit.refused(entry(1, "DENIED"), begun);
+        }
+        audit.done(entry(2, DONE)).await;
+        audit.refused(entry(3, "DENIED"), begun + Duration::from_secs(1));
+        let mut sent = Vec::new();
+        while let Ok(entry) = denied.receiver.try_recv() {
+            sent.push(entry);
+        }
+        let refused = sent.iter().filter(|entry| entry.at_ms == 1).count() as u64;
+        assert_eq!(refused, REFUSED_PER_SECOND);
+        assert!(sent.iter().any(|entry| entry.message == "980 more calls were refused"));
+        assert_eq!(sent.len(), 22);
+        assert_eq!(done.receiver.try_recv().unwrap().at_ms, 2);
+    }
+
+    #[tokio::test]
+    async fn after_a_flood_its_size_is_written_without_another_refusal() {
+        let (_home, disk) = disk();
+        let begun = Instant::now();
+        let (audit, [_done, mut denied]) = channel(disk, begun);
+        for _ in 0..1_000 {
+            audit.refused(entry(1, "DENIED"), begun);
+        }
+        let at = |ms| begun + Duration::from_millis(ms);
+        audit.tick(at(999), 999);
+        for _ in 0..REFUSED_PER_SECOND {
+            assert_eq!(denied.receiver.try_recv().unwrap().at_ms, 1);
+        }
+        assert!(denied.receiver.try_recv().is_err());
+        audit.tick(at(1_000), 1_000);
+        let told = denied.receiver.try_recv().unwrap();
+        assert_eq!((told.at_ms, told.outcome.as_str()), (1_000, "DENIED"));
+        assert_eq!(told.message, "980 more calls were refused");
+        // Once, and not of the next ones before there is one.
+        audit.tick(at(2_000), 2_000);
+        assert!(denied.receiver.try_recv().is_err());
+        audit.refused(entry(2_001, "DENIED"), at(2_001));
+        audit.tick(at(3_000), 3_000);
+        assert_eq!(denied.receiver.try_recv().unwrap().at_ms, 2_001);
+        assert!(denied.receiver.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_flood_that_finds_no_room_is_counted_later() {
+        let (_home, disk) = disk();
+        let begun = Instant::now();
+        let (audit, [_done, mut denied]) = channel(disk, begun);
+        let at = |second| begun + Duration::from_secs(second);
+        for second in 0..=WAITING_MAX as u64 / REFUSED_PER_SECOND {
+            for _ in 0..REFUSED_PER_SECOND {
+                audit.refused(entry(1, "DENIED"), at(second));
+            }
+        }
+        let passed_over =
+            (WAITING_MAX as u64 / REFUSED_PER_SECOND + 1) * REFUSED_PER_SECOND - WAITING_MAX as u64;
+        audit.tick(at(1_000), 1);
+        while denied.receiver.try_recv().is_ok() {}
+        audit.tick(at(1_001), 7);
+        let told = denied.receiver.try_recv().unwrap();
+        assert_eq!(told.at_ms, 7);
+        assert_eq!(told.message, format!("{passed_over} more calls were refused"));
+    }
+}

@@ -1,0 +1,349 @@
+//! What monitoring sees of jobs, the trainers' waits first. Only the leader knows it, and tells it whatever
+//! became of the worker that a trainer had: heartbeats bring each rank's account, also those of trainers that
+//! read in their own processes. Labels are jobs, ranks and states, never shards, and there is a bound on each.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use shardfeed_proto::common::v1::{Account, Spent};
+use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
+use shardfeed_scheduler::{Generation, Hold, Job, LeaseRef, State};
+use tokio::time::Instant;
+
+use crate::core::{Core, Live};
+use crate::metrics::Metrics;
+use crate::shard_counts::Counted;
+
+/// Jobs that have lines at most, those that began last.
+const JOBS_MAX: usize = 64;
+
+/// Ranks that have lines at most, of all these jobs together: of more nobody looks at one.
+const RANKS_MAX: usize = 2_048;
+
+/// Running jobs at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    jobs: Vec<JobSeen>,
+    ranks: Vec<RankSeen>,
+    /// Running jobs, and ranks of those that are shown, beyond the bounds.
+    jobs_left_out: usize,
+    ranks_left_out: usize,
+}
+
+#[derive(Debug)]
+struct JobSeen {
+    job: String,
+    /// The first epoch that some rank has not left.
+    epoch: u64,
+    leases: u64,
+    is_paused: bool,
+    /// Since a rank of it consumed a batch.
+    idle: Option<Duration>,
+    corrupt_records: u64,
+    /// Parts of ranks' lists that came back for others, in the epochs that are kept.
+    returns: u64,
+    /// `None`: they were not counted.
+    shards: Option<Cell>,
+}
+
+#[derive(Debug)]
+struct RankSeen {
+    labels: RankLabels,
+    epoch: u64,
+    step: u64,
+    account: Option<Account>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabels {
+    job: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RankLabels {
+    job: String,
+    rank: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShardLabels {
+    job: String,
+    state: ShardIs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum ShardIs {
+    Pending,
+    Leased,
+    Reading,
+    Done,
+    Skipped,
+}
+
+type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
+type Time<L> = Family<L, Gauge<f64, AtomicU64>>;
+
+/// Names of the jobs that run, at most so many, those that began last first. Empty if another node leads.
+pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
+    match core.available() {
+        Ok(()) => core.read(|state| {
+            let jobs = newest(state).into_iter().take(most);
+            jobs.map(|(job, _)| job.name.clone()).collect()
+        }),
+        Err(_) => vec![],
+    }
+}
+
+/// The jobs that run, for who watches them; none if another node leads.
+pub(crate) fn look(core: &Core) -> Jobs {
+    if core.available().is_err() {
+        return Jobs::default();
+    }
+    let (now, counted) = (core.host.now(), core.shard_counts.ask());
+    core.read(|state| Jobs::of(state, &core.live(), counted, now))
+}
+
+/// Jobs some of whose ranks are served, those that began last first.
+fn newest(state: &State) -> Vec<(&Job, &Generation)> {
+    let current = |job| Some((job, Job::current(job).filter(|known| known.ranks_served() > 0)?));
+    let mut running: Vec<_> = state.jobs().filter_map(current).collect();
+    running.sort_by_key(|(job, known)| (std::cmp::Reverse(known.started_ms), &job.name));
+    running
+}
+
+impl Jobs {
+    fn of(state: &State, live: &Live, mut counted: Counted, now: Instant) -> Self {
+        let (running, jobs_left_out) = bounded(newest(state).into_iter(), JOBS_MAX);
+        let shown: BTreeMap<&str, &Generation> =
+            running.iter().map(|(job, known)| (job.name.as_str(), *known)).collect();
+        let is_held = |lease: &LeaseRef| {
+            let known = shown.get(lease.job.as_str()).filter(|g| g.number == lease.generation);
+            let held = known.and_then(|known| known.ranks.get(&lease.rank)?.lease.as_ref());
+            held.is_some_and(|held| held.fencing == lease.fencing)
+        };
+        // What was told of an earlier lease is forgotten a moment later. So there is one of each rank.
+        let told = || live.progress.ranks().filter(|(lease, _)| is_held(lease));
+        let mut idle: BTreeMap<&str, Duration> = BTreeMap::new();
+        for (lease, rank) in told() {
+            let age = now.saturating_duration_since(rank.moved);
+            let least = idle.entry(&lease.job).or_insert(age);
+            *least = age.min(*least);
+        }
+        let (told, ranks_left_out) = bounded(told(), RANKS_MAX);
+        let ranks = told.into_iter().map(|(lease, rank)| {
+            let labels = RankLabels { job: lease.job.clone(), rank: lease.rank };
+            let (epoch, step, account) = (rank.epoch, rank.step, rank.account(now));
+            RankSeen { labels, epoch, step, account }
+        });
+        let ranks = ranks.collect();
+        let jobs = running.iter().map(|(job, known)| JobSeen {
+            job: job.name.clone(),
+            epoch: known.cursor().epoch,
+            leases: known.ranks_served(),
+            is_paused: job.held.as_ref().is_some_and(|held| held.hold == Hold::Paused),
+            idle: idle.get(job.name.as_str()).copied(),
+            corrupt_records: job.skipped.len() as u64,
+            returns: known.pools.values().map(|pool| pool.returns.count()).sum(),
+            shards: counted.remove(&job.name),
+        });
+        let jobs = jobs.collect();
+        Self { jobs, ranks, jobs_left_out, ranks_left_out }
+    }
+}
+
+/// The first ones, at most so many, and how many there are beyond.
+fn bounded<T>(mut all: impl Iterator<Item = T>, most: usize) -> (Vec<T>, usize) {
+    let first = all.by_ref().take(most).collect();
+    (first, all.count())
+}
+
+/// The whole page.
+/// - `process`: what is said of the process, as lines of a page.
+pub(crate) fn page(metrics: &Metrics, jobs: &Jobs, process: &str) -> String {
+    let mut registry = Registry::with_prefix("shardfeed");
+    of_ranks(&mut registry, &jobs.ranks);
+    of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
+    let coordinator = registry.sub_registry_with_prefix("coordinator");
+    let left_out = [
+        ("jobs_left_out", "Running jobs that have no lines: too many run", jobs.jobs_left_out),
+        ("ranks_left_out", "Ranks that have no lines: there are too many", jobs.ranks_left_out),
+    ];
+    for (name, help, count) in left_out {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(count as i64);
+        coordinator.register(name, help, gauge);
+    }
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode_registry(&mut text, &registry);
+    text += &metrics.text();
+    text += process;
+    let _ = encode_eof(&mut text);
+    text
+}
+
+fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
+    let (wait, work) = (Seconds::<RankLabels>::default(), Seconds::<RankLabels>::default());
+    let waiting = Time::<RankLabels>::default();
+    let number = Family::<RankLabels, Gauge>::default;
+    let (epoch, step) = (number(), number());
+    for RankSeen { labels, epoch: at_epoch, step: at_step, account } in ranks {
+        epoch.get_or_create(labels).set(*at_epoch as i64);
+        step.get_or_create(labels).set(*at_step as i64);
+        let Some(Account { since_start, waiting_us, .. }) = account else { continue };
+        let Spent { wait_us, work_us, .. } = since_start.unwrap_or_default();
+        wait.get_or_create(labels).inc_by(seconds(wait_us));
+        work.get_or_create(labels).inc_by(seconds(work_us));
+        if let Some(us) = waiting_us {
+            waiting.get_or_create(labels).set(seconds(*us));
+        }
+    }
+    let job = registry.sub_registry_with_prefix("job_rank");
+    let help = "Time that the trainer waited for batches, whoever reads for it";
+    job.register_with_unit("wait", help, Unit::Seconds, wait);
+    job.register_with_unit("work", "Time that the trainer worked", Unit::Seconds, work);
+    let help = "How long the trainer had waited for its next batch when that was told last";
+    job.register_with_unit("waiting", help, Unit::Seconds, waiting);
+    job.register("epoch", "Epoch of the first step that was not consumed", epoch);
+    job.register("step", "First step of the epoch that was not consumed", step);
+}
+
+fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
+    let number = Family::<JobLabels, Gauge>::default;
+    let (epoch, leases, paused) = (number(), number(), number());
+    let (corrupt, returns) = (number(), number());
+    let idle = Time::<JobLabels>::default();
+    let shards = Family::<ShardLabels, Gauge>::default();
+    for seen in jobs {
+        let labels = JobLabels { job: seen.job.clone() };
+        epoch.get_or_create(&labels).set(seen.epoch as i64);
+        leases.get_or_create(&labels).set(seen.leases as i64);
+        paused.get_or_create(&labels).set(seen.is_paused.into());
+        corrupt.get_or_create(&labels).set(seen.corrupt_records as i64);
+        returns.get_or_create(&labels).set(seen.returns as i64);
+        if let Some(age) = seen.idle {
+            idle.get_or_create(&labels).set(age.as_secs_f64());
+        }
+        for (state, count) in seen.shards.iter().flat_map(by_state) {
+            shards.get_or_create(&ShardLabels { job: seen.job.clone(), state }).set(count as i64);
+        }
+    }
+    let help = "Time since a rank of it last consumed a batch";
+    registry.register_with_unit("idle", help, Unit::Seconds, idle);
+    let help = "Shards by state, of the first epoch that some rank has not left; of the 8 jobs that began last";
+    registry.register("epoch_shards", help, shards);
+    let gauges = [
+        ("epoch", "First epoch that some rank has not left", epoch),
+        ("leases", "Ranks that a live session serves", leases),
+        ("paused", "1 while somebody holds it back", paused),
+        ("corrupt_records", "Corrupt records that were left out; counted up to 1,000", corrupt),
+        (
+            "returns",
+            "Parts of ranks' lists that came back for others, in the epochs that are kept",
+            returns,
+        ),
+    ];
+    for (name, help, gauge) in gauges {
+        registry.register(name, help, gauge);
+    }
+}
+
+fn by_state(cell: &Cell) -> [(ShardIs, u64); 5] {
+    [
+        (ShardIs::Pending, cell.pending),
+        (ShardIs::Leased, cell.leased),
+        (ShardIs::Reading, cell.reading),
+        (ShardIs::Done, cell.done),
+        (ShardIs::Skipped, cell.skipped),
+    ]
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+/// A job of one rank: whatever has labels has a line.
+pub(crate) fn example() -> Jobs {
+    let job = || "j".to_owned();
+    let spent = Spent { wait_us: 1_500_000, work_us: 500_000, ..Spent::default() };
+    let account =
+        Account { since_start: Some(spent), waiting_us: Some(250_000), ..Account::default() };
+    let labels = RankLabels { job: job(), rank: 0 };
+    let rank = RankSeen { labels, epoch: 2, step: 3, account: Some(account) };
+    let seen = JobSeen {
+        job: job(),
+        epoch: 2,
+        leases: 1,
+        is_paused: false,
+        idle: Some(Duration::from_millis(500)),
+        corrupt_records: 4,
+        returns: 0,
+        shards: Some(Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 }),
+    };
+    Jobs { jobs: vec![seen], ranks: vec![rank], jobs_left_out: 0, ranks_left_out: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_job_has_its_lines_and_labels_are_jobs_ranks_and_states_only() {
+        let text = page(&Metrics::new(), &example(), "process_threads 7\n");
+        for line in [
+            r#"shardfeed_job_rank_wait_seconds_total{job="j",rank="0"} 1.5"#,
+            r#"shardfeed_job_rank_work_seconds_total{job="j",rank="0"} 0.5"#,
+            r#"shardfeed_job_rank_waiting_seconds{job="j",rank="0"} 0.25"#,
+            r#"shardfeed_job_rank_epoch{job="j",rank="0"} 2"#,
+            r#"shardfeed_job_rank_step{job="j",rank="0"} 3"#,
+            r#"shardfeed_job_idle_seconds{job="j"} 0.5"#,
+            r#"shardfeed_job_epoch_shards{job="j",state="Done"} 5"#,
+            r#"shardfeed_job_epoch_shards{job="j",state="Skipped"} 0"#,
+            r#"shardfeed_job_epoch{job="j"} 2"#,
+            r#"shardfeed_job_leases{job="j"} 1"#,
+            r#"shardfeed_job_paused{job="j"} 0"#,
+            r#"shardfeed_job_corrupt_records{job="j"} 4"#,
+            "shardfeed_coordinator_jobs_left_out 0",
+            "shardfeed_coordinator_leader 0",
+            "process_threads 7",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.ends_with("process_threads 7\n# EOF\n"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
+        let of_jobs = text.lines().filter(|line| line.starts_with("shardfeed_job_"));
+        for line in of_jobs {
+            let labels = line.split_once('{').unwrap().1.split_once('}').unwrap().0;
+            for label in labels.split(',') {
+                let name = label.split_once('=').unwrap().0;
+                assert!(["job", "rank", "state"].contains(&name), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_is_counted() {
+        assert_eq!(bounded(0..5, 3), (vec![0, 1, 2], 2));
+        assert_eq!(bounded(0..3, 3), (vec![0, 1, 2], 0));
+        let jobs = Jobs { jobs_left_out: 7, ranks_left_out: 9, ..Jobs::default() };
+        let text = page(&Metrics::new(), &jobs, "");
+        for line in
+            ["shardfeed_coordinator_jobs_left_out 7\n", "shardfeed_coordinator_ranks_left_out 9\n"]
+        {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_lead_says_nothing_of_jobs() {
+        let text = page(&Metrics::new(), &Jobs::default(), "");
+        assert!(!text.lines().any(|line| line.starts_with("shardfeed_job_")), "{text}");
+    }
+}

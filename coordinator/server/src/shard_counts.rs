@@ -1,0 +1,87 @@
+//! How many shards of each running epoch are in which state, for whoever monitors: counted beside the calls,
+//! only while somebody asks, and never for more than a small part of the time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardfeed_proto::WireError;
+use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
+use tokio::sync::{Notify, watch};
+
+use crate::core::Core;
+use crate::measures;
+use crate::plans::computing;
+use crate::views::{self, Picture};
+
+/// Jobs whose shards are counted at most, those that began last: each needs its epoch's plan.
+pub(crate) const JOBS_COUNTED_MAX: usize = 8;
+
+/// Between two counts, at least.
+const REST_MIN: Duration = Duration::from_secs(10);
+
+/// And so many times as long as a count took.
+const REST_TIMES: u32 = 20;
+
+/// The last count.
+#[derive(Debug, Default)]
+pub(crate) struct ShardCounts {
+    asked: Notify,
+    counted: Mutex<Counted>,
+}
+
+/// Jobs' shards, of the first epoch that some rank has not left.
+pub(crate) type Counted = BTreeMap<String, Cell>;
+
+impl ShardCounts {
+    /// The last count; the next one begins soon.
+    pub(crate) fn ask(&self) -> Counted {
+        self.asked.notify_one();
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        // No code that can panic runs under it.
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts whenever somebody asked since. Runs until `stop` is told.
+pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow() {
+        // In this order, so that a simulation draws nothing for it.
+        tokio::select! {
+            biased;
+            () = core.shard_counts.asked.notified() => {}
+            _ = stop.changed() => break,
+        }
+        let began = core.host.now();
+        let mut counted = Counted::new();
+        for job in measures::running(&core, JOBS_COUNTED_MAX) {
+            match count(&core, &job).await {
+                Ok(Some(cell)) => {
+                    counted.insert(job, cell);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(job, %error, "the shards of a job are not counted"),
+            }
+        }
+        *core.shard_counts.lock() = counted;
+        let took = core.host.now().saturating_duration_since(began);
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(REST_MIN.max(took * REST_TIMES)) => {}
+            _ = stop.changed() => break,
+        }
+    }
+}
+
+async fn count(core: &Arc<Core>, job: &str) -> Result<Option<Cell>, WireError> {
+    let Some(picture) = Picture::take(core, job)? else {
+        return Ok(None);
+    };
+    let chunks = picture.order.chunks.clone();
+    let map =
+        move |core: &Core| Ok(views::shards(core, picture, None, views::Wanted::default())?.map(1));
+    Ok(computing(core, &chunks, map).await?.cells.into_iter().next())
+}
