@@ -34,6 +34,7 @@ impl Default for LocalControl {
             in_process: true,
             endpoint: String::new(),
             decoders: vec![],
+            proved: false,
             ttl_ms: u64::from(u32::MAX),
         };
         if let Ok(Answer::Joined { session }) = local.apply(Change::JoinSession(join)) {

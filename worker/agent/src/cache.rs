@@ -2,10 +2,15 @@
 //!
 //! One file for each folder that datasets are relative to, under a lock: one process of a host scans,
 //! the others wait and read. An entry is good while its file's change stamp is.
+//!
+//! A file is a magic and then segments, each a checksum, a length and entries; later ones replace earlier
+//! ones. So what is found is appended, and a dataset that is scanned part by part is not written anew with
+//! each of them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +23,24 @@ use crate::blocks::BlockCache;
 use crate::error::LoadError;
 
 /// First bytes of a cache file; the number is the version of what follows.
-const MAGIC: &[u8] = b"shardfeed index 3\n";
+const MAGIC: &[u8] = b"shardfeed index 4\n";
+
+/// Checksum and length of a segment.
+const SEGMENT_HEAD: usize = 4 + 8;
+
+/// So much is appended before a file is written anew, and so much more as it had then: what is replaced
+/// never is most of it.
+const APPENDED_MIN: u64 = 1 << 20;
+
+/// What the extension of a file begins with that becomes a cache file once it is written; a process number follows.
+const PART: &str = "part-";
 
 /// How often a waiting process looks whether the lock is free.
 const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// Nobody writes an index for so long. Locks of some network file systems hold within one host only, so that a part
+/// may be another host's that is at work.
+const PART_AGE: Duration = Duration::from_secs(600);
 
 /// Where indexes are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,10 +130,24 @@ impl CacheChoice {
     }
 }
 
-/// The cache file of one folder.
-#[derive(Debug)]
+/// What is kept of one folder, as it was when it was last looked at.
+#[derive(Debug, Default)]
 pub(crate) struct Cache {
-    file: PathBuf,
+    /// `None`: nothing is kept on disk.
+    file: Option<PathBuf>,
+    entries: Entries,
+    /// The file that they were read from.
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    device: u64,
+    inode: u64,
+    /// Bytes that are segments; beyond them nothing is to be appended.
+    bytes: u64,
+    /// Bytes that it had when it was written as a whole.
+    whole: u64,
 }
 
 /// The right to scan for one folder; released when dropped, also by the death of the process.
@@ -124,57 +157,134 @@ pub(crate) struct ScanLock {
 }
 
 impl Cache {
-    /// The cache of `root`, or `None` if nothing is kept.
+    /// The cache of `root`, not read yet.
     ///
     /// # Errors  The cache folder cannot be made.
-    pub(crate) fn open(choice: &CacheChoice, root: &Path) -> Result<Option<Self>, LoadError> {
+    pub(crate) fn open(choice: &CacheChoice, root: &Path) -> Result<Self, LoadError> {
         let Some(folder) = choice.folder() else {
-            return Ok(None);
+            return Ok(Self::default());
         };
         let folder = folder.join("index");
         fs::create_dir_all(&folder).map_err(|source| failed(&folder, "make the folder", source))?;
         let name = Digest::of_parts([root.as_os_str().as_encoded_bytes()]).to_string();
-        Ok(Some(Self { file: folder.join(&name[..24]) }))
+        Ok(Self { file: Some(folder.join(&name[..24])), ..Self::default() })
     }
 
-    /// What is kept. A damaged or older cache counts as empty: it is only a cache.
+    /// Whether another look finds again what is kept now.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// What is kept, as far as it was read.
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    /// See [`Cache::entries`].
+    pub(crate) fn into_entries(self) -> Entries {
+        self.entries
+    }
+
+    /// Reads what is kept, if somebody has written since. A damaged or older cache counts as empty: it is only
+    /// a cache.
     ///
     /// # Errors  The file is there but cannot be read.
-    pub(crate) fn load(&self) -> Result<Entries, LoadError> {
-        match fs::read(&self.file) {
-            Ok(bytes) => Ok(decode(&bytes).unwrap_or_else(|| {
-                tracing::warn!(file = %self.file.display(), "index cache is damaged, scanning anew");
-                Entries::new()
-            })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Entries::new()),
-            Err(error) => Err(failed(&self.file, "read the index cache", error)),
+    pub(crate) fn refresh(&mut self) -> Result<(), LoadError> {
+        let Some(path) = &self.file else {
+            return Ok(());
+        };
+        let read = |source| failed(path, "read the index cache", source);
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (self.entries, self.seen) = (Entries::new(), None);
+                return Ok(());
+            }
+            Err(error) => return Err(read(error)),
+        };
+        let metadata = file.metadata().map_err(read)?;
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        let known = self.seen.filter(|seen| (seen.device, seen.inode) == (device, inode));
+        let from = known.map_or(0, |seen| seen.bytes);
+        if known.is_some() && metadata.len() == from {
+            return Ok(());
         }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(from)).map_err(read)?;
+        file.read_to_end(&mut bytes).map_err(read)?;
+        if known.is_none() {
+            self.entries = Entries::new();
+        }
+        let found = match known {
+            Some(_) => segments(&bytes, &mut self.entries),
+            None => decode(&bytes, &mut self.entries),
+        };
+        if found.is_damaged {
+            tracing::warn!(
+                file = %path.display(),
+                "the index cache is damaged or of another release; what is missing is scanned anew"
+            );
+        }
+        let whole = known.map_or(found.first, |seen| seen.whole);
+        self.seen = Some(Seen { device, inode, bytes: from + found.bytes, whole });
+        Ok(())
+    }
+
+    /// Adds what was found, under the lock and after a look: appended, or with all the rest written anew.
+    ///
+    /// # Errors  It cannot be written; what was there before stays.
+    pub(crate) fn add(&mut self, found: Entries) -> Result<(), LoadError> {
+        let Some(path) = self.file.clone() else {
+            self.entries.extend(found);
+            return Ok(());
+        };
+        let segment = encode_segment(&found);
+        self.entries.extend(found);
+        let added = match self.seen {
+            Some(seen) => append(&path, seen, &segment),
+            None => Ok(None),
+        };
+        let added = added.map_err(|source| failed(&path, "write the index cache", source))?;
+        self.seen = match added {
+            Some(seen) => Some(seen),
+            None => Some(self.save(&path)?),
+        };
+        Ok(())
     }
 
     /// Replaces what is kept, atomically.
-    ///
-    /// # Errors  It cannot be written; what was there before stays.
-    pub(crate) fn save(&self, entries: &Entries) -> Result<(), LoadError> {
-        let part = self.file.with_extension(format!("part-{}", std::process::id()));
+    fn save(&self, path: &Path) -> Result<Seen, LoadError> {
+        let part = path.with_extension(format!("{PART}{}", std::process::id()));
+        let bytes = encode(&self.entries);
         let written = (|| {
             let mut file = File::create(&part)?;
-            file.write_all(&encode(entries))?;
+            file.write_all(&bytes)?;
             file.sync_all()?;
-            fs::rename(&part, &self.file)
+            fs::rename(&part, path)?;
+            file.metadata()
         })();
-        written.map_err(|source| {
+        let metadata = written.map_err(|source| {
             // The part may be what fills the disk; if it cannot go either, there is no more to do.
             let _ = fs::remove_file(&part);
-            failed(&self.file, "write the index cache", source)
-        })
+            failed(path, "write the index cache", source)
+        })?;
+        let (device, inode, bytes) = (metadata.dev(), metadata.ino(), bytes.len() as u64);
+        Ok(Seen { device, inode, bytes, whole: bytes })
     }
 
     /// Waits for the right to scan.
     /// - `waiting`: called while another process has it; returning `false` gives up.
     ///
+    /// - Gives `None` where nothing is kept.
+    ///
     /// # Errors  `Interrupted`; the lock file cannot be made.
-    pub(crate) fn lock(&self, mut waiting: impl FnMut() -> bool) -> Result<ScanLock, LoadError> {
-        let path = self.file.with_extension("lock");
+    pub(crate) fn lock(
+        &self,
+        mut waiting: impl FnMut() -> bool,
+    ) -> Result<Option<ScanLock>, LoadError> {
+        let Some(path) = self.file.as_ref().map(|file| file.with_extension("lock")) else {
+            return Ok(None);
+        };
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -183,7 +293,10 @@ impl Cache {
             .map_err(|source| failed(&path, "make the lock file", source))?;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(ScanLock { _file: file }),
+                Ok(()) => {
+                    self.remove_old_parts();
+                    return Ok(Some(ScanLock { _file: file }));
+                }
                 Err(TryLockError::WouldBlock) if !waiting() => return Err(LoadError::Interrupted),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
                 Err(TryLockError::Error(source)) => {
@@ -194,25 +307,119 @@ impl Cache {
     }
 }
 
+impl Cache {
+    /// Removes what processes left behind that died while they wrote this cache file, whose lock the caller has.
+    /// What cannot be removed costs room and nothing else.
+    fn remove_old_parts(&self) {
+        let Some(file) = &self.file else {
+            return;
+        };
+        let is_part = |path: &Path| {
+            let extension = path.extension().unwrap_or_default().as_encoded_bytes();
+            path.file_stem() == file.file_name() && extension.starts_with(PART.as_bytes())
+        };
+        let is_old = |metadata: fs::Metadata| {
+            metadata
+                .modified()
+                .is_ok_and(|written| written.elapsed().is_ok_and(|age| age > PART_AGE))
+        };
+        let folder = file.parent().expect("a cache file lies in a folder");
+        for found in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if is_part(&found.path()) && found.metadata().is_ok_and(is_old) {
+                let _ = fs::remove_file(found.path());
+            }
+        }
+    }
+}
+
 fn failed(path: &Path, action: &'static str, source: io::Error) -> LoadError {
     LoadError::Cache { path: path.to_path_buf(), action, source }
 }
 
-/// Magic, CRC-32C of the rest, entries.
-fn encode(entries: &Entries) -> Vec<u8> {
-    let body = postcard::to_stdvec(entries).expect("entries are plain data");
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-    bytes.extend_from_slice(&body);
-    bytes
+/// Appends to the file that was read; `None`: it is another one by now, ends in what is no segment, or it is
+/// time to write it anew. It is not synced: what a crash leaves of it has no good checksum.
+fn append(path: &Path, seen: Seen, segment: &[u8]) -> io::Result<Option<Seen>> {
+    let bytes = seen.bytes + segment.len() as u64;
+    if bytes - seen.whole.min(bytes) > seen.whole.max(APPENDED_MIN) {
+        return Ok(None);
+    }
+    let mut file = match OpenOptions::new().append(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let now = file.metadata()?;
+    if (now.dev(), now.ino(), now.len()) != (seen.device, seen.inode, seen.bytes) {
+        return Ok(None);
+    }
+    if let Err(error) = file.write_all(segment) {
+        // Half a segment has no good checksum; the file is written anew with the next.
+        let _ = file.set_len(seen.bytes);
+        return Err(error);
+    }
+    Ok(Some(Seen { bytes, ..seen }))
 }
 
-fn decode(bytes: &[u8]) -> Option<Entries> {
-    let (crc, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
-    if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
-        return None;
+/// Magic, and all entries as one segment.
+fn encode(entries: &Entries) -> Vec<u8> {
+    [MAGIC, &encode_segment(entries)].concat()
+}
+
+/// CRC-32C of what follows, bytes of the body, entries.
+fn encode_segment(entries: &Entries) -> Vec<u8> {
+    let body = postcard::to_stdvec(entries).expect("entries are plain data");
+    let mut rest = (body.len() as u64).to_le_bytes().to_vec();
+    rest.extend_from_slice(&body);
+    let mut segment = crc32c::crc32c(&rest).to_le_bytes().to_vec();
+    segment.extend_from_slice(&rest);
+    segment
+}
+
+/// What is good of a file, or of its end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Good {
+    /// Bytes of it.
+    bytes: u64,
+    /// Bytes of it with its first segment.
+    first: u64,
+    /// What follows is no segment, and none that is being written.
+    is_damaged: bool,
+}
+
+fn decode(bytes: &[u8], entries: &mut Entries) -> Good {
+    let Some(rest) = bytes.strip_prefix(MAGIC) else {
+        return Good { is_damaged: true, ..Good::default() };
+    };
+    let Good { bytes, first, is_damaged } = segments(rest, entries);
+    let magic = MAGIC.len() as u64;
+    Good { bytes: bytes + magic, first: first + magic, is_damaged }
+}
+
+/// Takes the entries of segments up to the first one that is cut off or damaged.
+fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
+    let mut good = Good::default();
+    while let Some((head, rest)) = bytes.split_at_checked(SEGMENT_HEAD) {
+        let (crc, length) = head.split_first_chunk::<4>().expect("a head is longer");
+        let length = u64::from_le_bytes(length.try_into().expect("a head ends with eight bytes"));
+        let body = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));
+        let Some((body, after)) = body else {
+            // Somebody is writing it, or did not come to its end.
+            break;
+        };
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[4..]), body);
+        let found = postcard::from_bytes::<Entries>(body);
+        let (true, Ok(found)) = (checksum == u32::from_le_bytes(*crc), found) else {
+            good.is_damaged = true;
+            break;
+        };
+        entries.extend(found);
+        good.bytes += (SEGMENT_HEAD + body.len()) as u64;
+        if good.first == 0 {
+            good.first = good.bytes;
+        }
+        bytes = after;
     }
-    postcard::from_bytes(body).ok()
+    good
 }
 
 /// For the fuzz targets: cache files without a folder.
@@ -235,8 +442,9 @@ pub mod fuzzing {
     /// How many entries the cache file `bytes` has, and the file that they would be kept in; `None` if it
     /// counts as empty.
     pub fn kept_again(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
-        let entries: Entries = decode(bytes)?;
-        Some((entries.len(), encode(&entries)))
+        let mut entries = Entries::new();
+        let good = decode(bytes, &mut entries);
+        (!good.is_damaged).then(|| (entries.len(), encode(&entries)))
     }
 }
 
@@ -244,7 +452,11 @@ pub mod fuzzing {
 mod tests {
     use super::*;
 
-    fn entries() -> Entries {
+    fn open(folder: &Path) -> Cache {
+        Cache::open(&CacheChoice::Folder(folder.into()), Path::new("/data")).unwrap()
+    }
+
+    fn entries(path: &str) -> Entries {
         let index = shardfeed_tfrecord::index_records(
             io::empty(),
             "x",
@@ -254,32 +466,136 @@ mod tests {
         let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5, etag: None };
         let inode = Inode { device: 1, number: 2, changed_ns: 3 };
         let entry = Entry { stamp, inode, compression: "auto".into(), index: index.unwrap() };
-        [("a/b".to_owned(), entry)].into()
+        [(path.to_owned(), entry)].into()
+    }
+
+    /// What is found in a file, and how much of it is good.
+    fn read(bytes: &[u8]) -> (usize, Good) {
+        let mut entries = Entries::new();
+        let good = decode(bytes, &mut entries);
+        (entries.len(), good)
     }
 
     #[test]
-    fn a_damaged_cache_is_an_empty_one() {
-        let bytes = encode(&entries());
-        assert_eq!(decode(&bytes).unwrap().len(), 1);
+    fn a_damaged_cache_is_one_without_what_is_damaged() {
+        let bytes = [encode(&entries("a")), encode_segment(&entries("b"))].concat();
+        let (all, first) = (bytes.len() as u64, encode(&entries("a")).len() as u64);
+        assert_eq!(read(&bytes), (2, Good { bytes: all, first, is_damaged: false }));
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert!(decode(&damaged).is_none(), "byte {at}");
-            assert!(decode(&bytes[..at]).is_none(), "cut at {at}");
+            let (count, good) = read(&damaged);
+            assert_eq!(count, usize::from(at >= first as usize), "byte {at}");
+            assert!(good.bytes <= at as u64, "byte {at}: {good:?}");
+            let (count, good) = read(&bytes[..at]);
+            assert_eq!(count, usize::from(at >= first as usize), "cut at {at}");
+            assert_eq!(good.is_damaged, at < MAGIC.len(), "cut at {at}");
         }
     }
 
     #[test]
     fn one_scans_and_the_others_wait() {
         let folder = tempfile::tempdir().unwrap();
-        let choice = CacheChoice::Folder(folder.path().into());
-        let cache = Cache::open(&choice, Path::new("/data")).unwrap().unwrap();
+        let mut cache = open(folder.path());
         let lock = cache.lock(|| false).unwrap();
         assert!(matches!(cache.lock(|| false), Err(LoadError::Interrupted)));
-        cache.save(&entries()).unwrap();
+        cache.add(entries("a")).unwrap();
         drop(lock);
         cache.lock(|| false).unwrap();
-        assert_eq!(cache.load().unwrap().len(), 1);
+        let mut other = open(folder.path());
+        other.refresh().unwrap();
+        assert_eq!(other.entries().len(), 1);
+    }
+
+    #[test]
+    fn what_is_found_is_appended_and_seen_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (open(folder.path()), open(folder.path()));
+        let file = one.file.clone().unwrap();
+        let mut inodes = std::collections::BTreeSet::new();
+        for number in 0..100 {
+            let (writes, reads) =
+                if number % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
+            writes.refresh().unwrap();
+            writes.add(entries(&number.to_string())).unwrap();
+            reads.refresh().unwrap();
+            assert_eq!(reads.entries().len(), number + 1);
+            inodes.insert(fs::metadata(&file).unwrap().ino());
+        }
+        assert_eq!(inodes.len(), 1, "it was never written anew");
+        let mut third = open(folder.path());
+        third.refresh().unwrap();
+        assert_eq!(third.entries().len(), 100);
+    }
+
+    #[test]
+    fn what_was_not_written_to_its_end_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path());
+        cache.add(entries("a")).unwrap();
+        let file = cache.file.clone().unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        let whole = bytes.len();
+        bytes.extend_from_slice(&encode_segment(&entries("b"))[..20]);
+        fs::write(&file, &bytes).unwrap();
+        let mut other = open(folder.path());
+        other.refresh().unwrap();
+        assert_eq!((other.entries().len(), other.seen.unwrap().bytes), (1, whole as u64));
+        other.add(entries("c")).unwrap();
+        cache.refresh().unwrap();
+        assert_eq!(cache.entries().keys().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn a_file_that_grew_much_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path());
+        let file = cache.file.clone().unwrap();
+        let many = |from: usize| (from..from + 4000).map(|number| format!("{number:08}"));
+        let same = |names: &mut dyn Iterator<Item = String>| -> Entries {
+            names.flat_map(|name| entries(&name)).collect()
+        };
+        // The same is found again and again: what it replaces does not stay for ever.
+        for _ in 0..10 {
+            cache.add(same(&mut many(0))).unwrap();
+        }
+        let once = encode(&same(&mut many(0))).len() as u64;
+        let size = fs::metadata(&file).unwrap().len();
+        assert!(size <= 2 * once + APPENDED_MIN, "{size} bytes, once {once}");
+        let mut other = open(folder.path());
+        other.refresh().unwrap();
+        assert_eq!(other.entries().len(), 4000);
+    }
+
+    #[test]
+    fn what_a_process_left_behind_that_died_while_it_wrote_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let choice = CacheChoice::Folder(folder.path().into());
+        let of = |root: &str| Cache::open(&choice, Path::new(root)).unwrap();
+        let (mut cache, other) = (of("/data"), of("/other"));
+        cache.add(entries("a")).unwrap();
+        let old = std::time::SystemTime::now() - 2 * PART_AGE;
+        let part = |cache: &Cache, process: u32, is_old: bool| {
+            let path = cache.file.as_ref().unwrap().with_extension(format!("part-{process}"));
+            fs::write(&path, b"half of it").unwrap();
+            if is_old {
+                File::options().append(true).open(&path).unwrap().set_modified(old).unwrap();
+            }
+            path
+        };
+        let (left, fresh) = (part(&cache, 11, true), part(&cache, 12, false));
+        let others = part(&other, 11, true);
+        let kept = File::options().append(true).open(cache.file.as_ref().unwrap()).unwrap();
+        kept.set_modified(old).unwrap();
+        let lock = cache.lock(|| false).unwrap();
+        assert!(!left.exists());
+        assert!(fresh.exists(), "a part may be of another host, which is writing it");
+        assert!(others.exists(), "that is for whoever has its lock");
+        cache.refresh().unwrap();
+        assert_eq!(cache.entries().len(), 1, "the cache stays, however old");
+        drop(lock);
+        other.lock(|| false).unwrap();
+        assert!(!others.exists());
     }
 
     #[test]

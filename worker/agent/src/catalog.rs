@@ -186,6 +186,10 @@ impl Catalog {
                 _ if !progress(&progress_of(&dataset)) => return Err(LoadError::Interrupted),
                 _ => {}
             }
+            // It may be the only one who would scan, and would get nothing to read afterwards.
+            if let Some(refusal) = self.session.refusal() {
+                return Err(refusal.into());
+            }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LOOK_EVERY.1);
         }

@@ -3,13 +3,17 @@
 pub(crate) mod address;
 pub(crate) mod control;
 pub(crate) mod coordinator;
+pub(crate) mod credentials;
 pub(crate) mod runtime;
 pub(crate) mod session;
 pub(crate) mod take;
+pub(crate) mod whereabouts;
 
 pub use address::{Address, Addresses};
 pub use control::GrpcControl;
 pub use coordinator::{
-    Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, Patience, Silence,
+    Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, Patience, Silence, Wire,
 };
+pub use credentials::{CredentialOptions, Credentials};
 pub use session::{Session, WorkerInfo};
+pub use whereabouts::Whereabouts;

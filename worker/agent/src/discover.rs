@@ -1,5 +1,7 @@
 //! From what a user writes to the files of a dataset.
 
+mod list;
+
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
@@ -7,6 +9,8 @@ use shardfeed_plan::{ChangeStamp, ManifestError};
 
 use crate::error::LoadError;
 use crate::remote;
+
+pub use list::absolute_pattern;
 
 /// The files of a dataset, and the folder that their paths are relative to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +26,8 @@ pub struct Found {
 /// Finds the files that `patterns` name: paths, URLs (`file://`, `s3://`, `gs://`, `az://`, `http://`,
 /// `https://`), or globs (`*`, `?`, `[a-z]`, `**`). A glob passes over folders and over names that start
 /// with a dot, unless it says the dot. Web servers list nothing: there a range in braces stands for its
-/// numbers (`x-{00..99}`).
+/// numbers (`x-{00..99}`). `@LIST` stands for the files that the lines of a local text name, which may be
+/// relative to its folder.
 /// - `go_on`: asked now and then while a store is waited for; `false` gives up.
 ///
 /// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store refuses;
@@ -31,6 +36,7 @@ pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<
     if patterns.is_empty() {
         return Err(LoadError::NotFound("the list of files is empty".into()));
     }
+    let patterns = &list::with_lists(patterns)?;
     let is_remote = |pattern: &&String| local(pattern).is_none();
     match patterns.iter().filter(is_remote).count() {
         0 => {}

@@ -144,6 +144,9 @@ pub enum LoadError {
     /// An option has no meaning.
     #[error("{0}")]
     Option(String),
+    /// The worker is not for this user.
+    #[error("{0}")]
+    Denied(String),
     /// The ledger cannot be written.
     #[error("{}: cannot write the ledger: {source}; SHARDFEED_LEDGER must be a writable folder", .path.display())]
     Ledger {
@@ -230,6 +233,7 @@ impl LoadError {
             | Self::Manifest(_)
             | Self::Schema(_)
             | Self::Option(_)
+            | Self::Denied(_)
             | Self::Ledger { .. } => ErrorKind::Invalid,
             Self::Interrupted => ErrorKind::Retry,
             Self::Device(_) | Self::ReaderLost => ErrorKind::Unspecified,

@@ -92,32 +92,44 @@ pub(crate) fn index_files(
     seeds: &Seeds,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Entry>, LoadError> {
+    let mut cache = Cache::open(&options.folder, &found.root)?;
+    index_into(&mut cache, found, rules, options, seeds, progress)?;
+    let mut known = cache.into_entries();
+    let entry = |path| known.remove(path).expect("every file was known or scanned");
+    Ok(found.paths.iter().map(entry).collect())
+}
+
+/// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry of each.
+///
+/// # Errors  See [`index_files`].
+pub(crate) fn index_into(
+    cache: &mut Cache,
+    found: &Found,
+    rules: FileRules,
+    options: &CacheOptions,
+    seeds: &Seeds,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<(), LoadError> {
     let name = rules.compression.to_string();
     let missing =
         |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
-    let cache = Cache::open(&options.folder, &found.root)?;
-    let mut known = cache.as_ref().map_or(Ok(Entries::new()), Cache::load)?;
+    cache.refresh()?;
     let mut state =
         ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
     let is_remote = is_remote(&found.root);
     let mut states = FileState::all(found, &mut || progress(ScanProgress::listing()))?;
-    if !missing(&states, &known).is_empty() {
-        let _lock = match &cache {
-            None => None,
-            Some(cache) => {
-                let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
-                let lock = cache.lock(|| progress(waiting))?;
-                known = cache.load()?;
-                Some(lock)
-            }
-        };
+    if !missing(&states, cache.entries()).is_empty() {
+        let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
+        let _lock = cache.lock(|| progress(waiting))?;
+        cache.refresh()?;
         // What a store sends is compared with its stamp each time; a local file is looked at.
         if !is_remote {
             states = FileState::all(found, &mut || true)?;
         }
-        let wanted = missing(&states, &known);
-        let seeded = adopt(found, &states, seeds, &name, &wanted, &mut known);
-        let scan = missing(&states, &known);
+        let wanted = missing(&states, cache.entries());
+        let mut new = adopt(found, &states, seeds, &name, &wanted, cache.entries());
+        let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
+        let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
         state.files_total = scan.len();
         state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
         let remote = match is_remote {
@@ -125,7 +137,6 @@ pub(crate) fn index_files(
             true => Some(RemoteScan::new(found, &scan, &states, options)?),
         };
         let (scanned, failed) = scan_all(found, &scan, remote, rules, &mut state, progress);
-        let scanned_any = !scanned.is_empty();
         hear_others(found, &scanned);
         for (file, index) in scanned {
             let path = found.paths[file].clone();
@@ -138,21 +149,18 @@ pub(crate) fn index_files(
                 return Err(LoadError::changed(path, indexed, found));
             }
             let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
-            known.insert(path, Entry { stamp, inode, compression, index });
+            new.insert(path, Entry { stamp, inode, compression, index });
         }
         // What was scanned is kept, also when another file is damaged or the user had enough.
-        if let Some(cache) = &cache
-            && (scanned_any || seeded)
-        {
-            cache.save(&known)?;
+        if !new.is_empty() {
+            cache.add(new)?;
         }
         if let Some(error) = failed {
             return Err(error);
         }
     }
     progress(ScanProgress { stage: ScanStage::Done, ..state });
-    let entry = |path| known.remove(path).expect("every file was known or scanned");
-    Ok(found.paths.iter().map(entry).collect())
+    Ok(())
 }
 
 /// Warns where a file beside shards that were scanned says that they have other numbers of records. A shard that
@@ -170,16 +178,16 @@ fn hear_others(found: &Found, scanned: &[(usize, ShardIndex)]) {
     }
 }
 
-/// Takes what others found of files that look as they did then; returns whether there was any.
+/// What others found of files that look as they did then.
 fn adopt(
     found: &Found,
     states: &[FileState],
     seeds: &Seeds,
     name: &str,
     wanted: &[usize],
-    known: &mut Entries,
-) -> bool {
-    let mut adopted = false;
+    known: &Entries,
+) -> Entries {
+    let mut adopted = Entries::new();
     for &file in wanted {
         let path = &found.paths[file];
         let FileState { stamp, inode } = states[file].clone();
@@ -189,8 +197,7 @@ fn adopt(
             && !known.contains_key(path)
         {
             let (compression, index) = (name.to_owned(), index.clone());
-            known.insert(path.clone(), Entry { stamp, inode, compression, index });
-            adopted = true;
+            adopted.insert(path.clone(), Entry { stamp, inode, compression, index });
         }
     }
     adopted

@@ -32,6 +32,7 @@ mod stored;
 mod account;
 mod meter;
 pub mod trace;
+pub mod traced;
 mod tuning;
 
 mod gather;
@@ -66,14 +67,15 @@ pub use cache::fuzzing;
 pub use cache::{CacheChoice, CacheOptions};
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
 pub use cluster::{
-    Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, GrpcControl,
-    Patience, Session, Silence, WorkerInfo,
+    Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator,
+    CredentialOptions, Credentials, GrpcControl, Patience, Session, Silence, Whereabouts, Wire,
+    WorkerInfo,
 };
 pub use control::{
     Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
 };
 pub use dataset::{Dataset, DatasetFile, FileRules, LeftOut};
-pub use discover::{Found, discover};
+pub use discover::{Found, absolute_pattern, discover};
 pub use dynamic::{DynamicRank, GroupsOf};
 pub use error::{ChangedLook, LoadError};
 pub use index::{ScanProgress, ScanStage};

@@ -1,6 +1,7 @@
 //! Scanning for the cluster: this worker takes parts of datasets that are new, lists or scans them,
 //! and tells what it found.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +14,14 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 
-use crate::cache::{CacheOptions, Entry};
+use crate::cache::{Cache, CacheOptions};
 use crate::catalog::{entry_of, get_chunk, invalid, rules_of};
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
 use crate::dataset::FileRules;
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, Seeds, index_files, stamp};
+use crate::index::{ScanProgress, Seeds, index_into, stamp};
 
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -52,7 +53,7 @@ impl Scanner {
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let scan = Scan { session, cache, stop: Arc::clone(&stop) };
+        let scan = Scan { session, cache, kept: RefCell::default(), stop: Arc::clone(&stop) };
         let thread = std::thread::Builder::new().name("shardfeed-scans".into());
         Ok(Self { stop, thread: Some(thread.spawn(move || scan.run())?) })
     }
@@ -69,6 +70,8 @@ impl Drop for Scanner {
 struct Scan {
     session: Arc<Session>,
     cache: CacheOptions,
+    /// What is kept of the folder whose part was scanned last: others of its parts follow.
+    kept: RefCell<Option<(PathBuf, Cache)>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -84,7 +87,10 @@ impl Scan {
             }
             loop {
                 match self.take() {
-                    Ok(tasks) if tasks.is_empty() => break,
+                    Ok(tasks) if tasks.is_empty() => {
+                        self.kept.take();
+                        break;
+                    }
                     Ok(tasks) => tasks.iter().for_each(|task| self.work(task)),
                     Err(error) => {
                         tracing::debug!(%error, "no scans could be taken");
@@ -205,12 +211,18 @@ impl Scan {
             }]);
             !self.is_stopped()
         };
-        let entries = index_files(&found, rules, &self.cache, &Seeds::new(), &mut progress)?;
-        let pairs = found.paths.iter().zip(entries);
-        let entry = |(path, entry): (&String, Entry)| {
-            entry_of(&found.root, path, &entry.stamp, entry.index, rules.corrupt)
+        let kept = self.kept.take().filter(|(root, cache)| *root == found.root && cache.is_kept());
+        let mut cache = match kept {
+            Some((_, cache)) => cache,
+            None => Cache::open(&self.cache.folder, &found.root)?,
         };
-        let entries: Vec<_> = pairs.map(entry).collect();
+        index_into(&mut cache, &found, rules, &self.cache, &Seeds::new(), &mut progress)?;
+        let entry = |path: &String| {
+            let entry = &cache.entries()[path];
+            entry_of(&found.root, path, &entry.stamp, entry.index.clone(), rules.corrupt)
+        };
+        let entries: Vec<_> = found.paths.iter().map(entry).collect();
+        self.kept.replace(Some((found.root, cache)));
         let records = entries.iter().map(|entry| entry.records).sum();
         let content = encode(entries)?;
         again(|| {

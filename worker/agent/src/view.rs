@@ -1,8 +1,9 @@
 //! What a worker is doing, for those who watch it: health pages, metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use shardfeed_pipeline::Account;
 
@@ -55,6 +56,12 @@ pub struct WorkerReport {
     pub refused: Option<String>,
     /// Time since the session was last known to live.
     pub confirmed: Option<Duration>,
+    /// How long the coordinator took to answer the last heartbeat that it answered.
+    pub heartbeat_took: Option<Duration>,
+    /// Corrupt records that were left out, by job; of each as many as the coordinator remembers.
+    pub corrupt_records: BTreeMap<String, u64>,
+    /// Until when the certificate is good that it shows to coordinators, if it shows one.
+    pub certificate_not_after: Option<SystemTime>,
     /// Whether it hands its trainers over, to leave.
     pub is_draining: bool,
     /// Trainers that are connected.
@@ -111,8 +118,8 @@ impl WorkerView {
         let report = self.report();
         let refused = report.refused.map(|reason| format!("the coordinator refuses it: {reason}"));
         let waits = || {
-            let addresses = self.hub.session.coordinator().addresses().named();
-            (!report.has_joined).then(|| format!("it waits for the coordinator at {addresses}"))
+            let coordinator = self.hub.session.coordinator().whereabouts().named();
+            (!report.has_joined).then(|| format!("it waits for {coordinator}"))
         };
         let drains = || report.is_draining.then(|| "it is drained".to_owned());
         self.dead().or(refused).or_else(waits).or_else(drains)

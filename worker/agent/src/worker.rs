@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfeed_proto::WireError;
 use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
@@ -12,6 +12,7 @@ use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
 use crate::cache::CacheOptions;
 use crate::catalog::Catalog;
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
+use crate::control::Control;
 use crate::scan::Scanner;
 use crate::serve::{Budget, Hub, serve};
 use crate::view::{Pulse, WorkerView};
@@ -28,6 +29,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long stopping waits for trainers to be let go.
 const STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// Whoever is not let go in this time is left to it, and the cluster is left: others wait for the leases.
+const LET_GO_WAIT: Duration = Duration::from_secs(1);
+
+/// How long stopping waits for the coordinator to hear how far ranks came.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
 
 /// How long stopping waits for the coordinator to hear of it; else the session expires.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
@@ -70,6 +77,7 @@ pub enum WorkerError {
 /// A running worker; it leaves its cluster when dropped.
 pub struct Worker {
     hub: Arc<Hub>,
+    control: Arc<GrpcControl>,
     listener: Arc<Listener>,
     trainers: Arc<AtomicUsize>,
     pulse: Arc<Pulse>,
@@ -89,9 +97,10 @@ impl Worker {
         let info = WorkerInfo { name: name.clone(), host, in_process: false, endpoint };
         let session = Arc::new(Session::start(coordinator, info));
         let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())?;
+        let control = Arc::new(GrpcControl::new(Arc::clone(&session)));
         let hub = Arc::new(Hub {
             name,
-            control: Arc::new(GrpcControl::new(Arc::clone(&session))),
+            control: Arc::clone(&control) as Arc<dyn Control>,
             catalog: Catalog::new(Arc::clone(&session), options.cache),
             session,
             budget: Budget::new(options.memory_budget_bytes),
@@ -102,6 +111,7 @@ impl Worker {
         let pulse = Arc::new(Pulse::new());
         let accept = Accept {
             hub: Arc::clone(&hub),
+            control: Arc::clone(&control),
             listener: Arc::clone(&listener),
             trainers: Arc::clone(&trainers),
             pulse: Arc::clone(&pulse),
@@ -109,7 +119,8 @@ impl Worker {
         };
         let accepting =
             std::thread::Builder::new().name("shardfeed-accept".into()).spawn(|| accept.run())?;
-        Ok(Self { hub, listener, trainers, pulse, accepting: Some(accepting), _scanner: scanner })
+        let accepting = Some(accepting);
+        Ok(Self { hub, control, listener, trainers, pulse, accepting, _scanner: scanner })
     }
 
     /// Its session.
@@ -133,16 +144,23 @@ impl Drop for Worker {
         {
             tracing::error!("the accepting thread panicked");
         }
-        let begun = std::time::Instant::now();
-        while self.trainers.load(Ordering::Relaxed) > 0 && begun.elapsed() < STOP_WAIT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let begun = Instant::now();
+        let let_go = |most: Duration| {
+            while self.trainers.load(Ordering::Relaxed) > 0 && begun.elapsed() < most {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let_go(LET_GO_WAIT);
+        // After the session has ended nobody believes where its ranks stood.
+        self.control.tell_rest(LAST_WORDS_WAIT);
         self.hub.session.leave(LEAVE_WAIT);
+        let_go(STOP_WAIT);
     }
 }
 
 struct Accept {
     hub: Arc<Hub>,
+    control: Arc<GrpcControl>,
     listener: Arc<Listener>,
     trainers: Arc<AtomicUsize>,
     pulse: Arc<Pulse>,
@@ -171,6 +189,7 @@ impl Accept {
         }
         if self.draining == Draining::Begun && self.trainers.load(Ordering::Relaxed) == 0 {
             self.draining = Draining::Done;
+            self.control.tell_rest(LAST_WORDS_WAIT);
             self.hub.session.leave(LEAVE_WAIT);
             tracing::info!(
                 "drained: this worker serves nothing and has left the cluster; stop it, or start it again \

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{CacheChoice, Coordinator, Worker, WorkerOptions};
+use shardfeed_agent::{CacheChoice, Coordinator, Credentials, Worker, WorkerOptions};
 use shardfeed_pipeline::JpegDecoder;
 use shardfeed_plan::{ContentDigest, JobIdentity, Mode, Shuffle, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
@@ -126,7 +126,7 @@ fn greet(path: &Path) -> (Trainer, Message) {
     let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
     let mut made: Trainer = connect(path, &options).unwrap();
     let hello = Ask::Hello(trainer::Hello::default());
-    made.send(&trainer::ToWorker { message: Some(hello) }, None).unwrap();
+    made.send(&trainer::ToWorker { message: Some(hello), ..Default::default() }, None).unwrap();
     let said = hear(&mut made);
     (made, said)
 }
@@ -152,7 +152,8 @@ fn start(sessions: &Sessions) -> Started {
     let worker = Worker::start(WorkerOptions {
         name: "w".into(),
         host: "here".into(),
-        coordinator: Coordinator::new(&address, "test", PATIENCE, None).unwrap(),
+        coordinator: Coordinator::new(&address, "test", PATIENCE, None, Credentials::default())
+            .unwrap(),
         socket: socket.clone(),
         listen: ListenOptions::default(),
         memory_budget_bytes: 64 << 20,
@@ -213,7 +214,12 @@ fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
         identity: Some(identity_to(&identity)),
         features: String::new(),
     };
-    trainer.send(&trainer::ToWorker { message: Some(Ask::Register(register)) }, None).unwrap();
+    trainer
+        .send(
+            &trainer::ToWorker { message: Some(Ask::Register(register)), ..Default::default() },
+            None,
+        )
+        .unwrap();
     let Message::Failed(failed) = hear(&mut trainer) else { panic!("it is not refused") };
     let error = WireError::from_message(failed.error);
     assert_eq!(error.kind, ErrorKind::WrongVersion);

@@ -124,6 +124,14 @@ impl Link {
         }
     }
 
+    /// Takes back the batch that the last [`Link::poll`] gave: the next one gives it again, if it still counts.
+    pub(crate) fn put_back(&mut self, delivered: Box<Delivered>) {
+        match self {
+            Self::Here(here) => here.put_back(delivered),
+            Self::Cluster(cluster) => cluster.put_back(*delivered),
+        }
+    }
+
     /// Whether the rank may still take what it was given.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         match self {

@@ -179,22 +179,29 @@ impl Loader {
     ///
     /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
-        self.next_after(timeout, &mut |_| Ok(()))
+        self.next_after(timeout, &mut |_| Ok(true))
     }
 
     /// As [`Loader::next`], but the batch is consumed only after `prepare` is done with it.
+    /// - `prepare`: returns false if it is not done yet. Then nothing is, and the next call shows it the same batch
+    ///   again, unless that is not this rank's any more.
     ///
     /// # Errors  Also that of `prepare`; whoever tries again gets the same batch.
     pub fn next_after(
         &mut self,
         timeout: Duration,
-        prepare: &mut dyn FnMut(&mut Batch) -> Result<(), LoadError>,
+        prepare: &mut dyn FnMut(&mut Batch) -> Result<bool, LoadError>,
     ) -> Result<Next, LoadError> {
         self.pace.asks();
-        let next = self.look(timeout, prepare)?;
+        let mut is_held_up = false;
+        let mut prepare =
+            |batch: &mut Batch| prepare(batch).inspect(|is_done| is_held_up = !is_done);
+        let next = self.look(timeout, &mut prepare)?;
         match next {
             Next::Batch(_) => {}
             Next::EpochEnd => self.pace.rests(),
+            // It has its batch: whoever reads has nothing to do with this wait.
+            Next::Pending if is_held_up => {}
             Next::Pending => {
                 if let Some(waiting) = self.pace.tells() {
                     let (epoch, step) = (self.cursor.epoch(), self.cursor.step());
@@ -215,7 +222,7 @@ impl Loader {
     fn look(
         &mut self,
         timeout: Duration,
-        prepare: &mut dyn FnMut(&mut Batch) -> Result<(), LoadError>,
+        prepare: &mut dyn FnMut(&mut Batch) -> Result<bool, LoadError>,
     ) -> Result<Next, LoadError> {
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
@@ -248,7 +255,15 @@ impl Loader {
                     self.link.stop();
                     return Err(LoadError::ReaderLost);
                 }
-                match prepare(&mut delivered.batch).and_then(|()| self.consume(&delivered)) {
+                let consumed = match prepare(&mut delivered.batch) {
+                    Ok(true) => self.consume(&delivered),
+                    Ok(false) => {
+                        self.link.put_back(delivered);
+                        return Ok(Next::Pending);
+                    }
+                    Err(error) => Err(error),
+                };
+                match consumed {
                     Ok(()) => Ok(Next::Batch(delivered)),
                     Err(error) => {
                         // The batch was not handed out: whoever tries again gets it again.

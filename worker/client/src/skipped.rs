@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use shardfeed_agent::{Delivered, LeftOut, LoadError, Skipped};
-use shardfeed_plan::Sample;
+use shardfeed_plan::{Sample, SkipCount};
 
 use crate::contents::Contents;
 
@@ -72,14 +72,9 @@ pub enum What {
 /// Everything that a loader has skipped.
 #[derive(Debug)]
 pub(crate) struct SkipLog {
-    budget: u64,
+    count: SkipCount,
     listed: VecDeque<SkippedRecord>,
     known: BTreeSet<Sample>,
-    /// Files that are left out, whole or in part.
-    files: u64,
-    epoch: u64,
-    /// Of `epoch`, since the rank began to read it.
-    in_epoch: u64,
     total: u64,
 }
 
@@ -92,7 +87,7 @@ impl SkipLog {
         samples: u64,
         contents: &Contents,
     ) -> Result<Self, LoadError> {
-        let (budget, files) = (budget.of(samples), contents.left_out_total);
+        let (allowed, files) = (budget.of(samples), contents.left_out_total);
         let listed: VecDeque<_> = contents
             .left_out
             .iter()
@@ -102,9 +97,9 @@ impl SkipLog {
         for SkippedRecord { file, offset, ordinal, reason, what } in &listed {
             tracing::warn!(file, offset, ordinal, reason, ?what, "a damaged file is left out");
         }
-        let known = BTreeSet::new();
-        let log = Self { budget, listed, known, files, epoch: 0, in_epoch: 0, total: 0 };
-        match files > budget {
+        let count = SkipCount::new(allowed, files);
+        let log = Self { count, listed, known: BTreeSet::new(), total: 0 };
+        match files > allowed {
             true => Err(log.over("damaged files were left out", files, log.listed.iter())),
             false => Ok(log),
         }
@@ -118,21 +113,20 @@ impl SkipLog {
         delivered: &Delivered,
         contents: &Contents,
     ) -> Result<(), LoadError> {
-        let more = delivered.skipped.len() as u64;
-        let skipped = self.before(delivered.epoch) + more;
-        if more == 0 || self.files + skipped <= self.budget {
+        let admitted = self.count.admit(delivered.epoch, delivered.skipped.len() as u64);
+        let Err(skipped) = admitted else {
             return Ok(());
-        }
+        };
         let fresh: Vec<_> =
             delivered.skipped.iter().map(|skipped| record(skipped, contents)).collect();
         let what = format!("corrupt records of epoch {} were skipped", delivered.epoch);
-        Err(self.over(&what, self.files + skipped, self.listed.iter().chain(&fresh)))
+        Err(self.over(&what, skipped, self.listed.iter().chain(&fresh)))
     }
 
     /// A batch was handed out.
     pub(crate) fn add(&mut self, delivered: &Delivered, contents: &Contents) {
         let more = delivered.skipped.len() as u64;
-        (self.in_epoch, self.epoch) = (self.before(delivered.epoch) + more, delivered.epoch);
+        self.count.add(delivered.epoch, more);
         self.total += more;
         for skipped in &delivered.skipped {
             if self.listed.len() >= LISTED_MAX || !self.known.insert(skipped.sample) {
@@ -150,11 +144,7 @@ impl SkipLog {
 
     /// The rank goes elsewhere; what it skips is counted from there on.
     pub(crate) fn moved(&mut self) {
-        self.in_epoch = 0;
-    }
-
-    fn before(&self, epoch: u64) -> u64 {
-        if epoch == self.epoch { self.in_epoch } else { 0 }
+        self.count.moved();
     }
 
     fn over<'a>(
@@ -168,7 +158,8 @@ impl SkipLog {
             format!("{file}: record {ordinal} at offset {offset}: {reason}")
         };
         let first = all.take(NAMED_MAX).map(name).collect();
-        LoadError::Budget { what: what.to_owned(), skipped, allowed: self.budget, first }
+        let allowed = self.count.allowed();
+        LoadError::Budget { what: what.to_owned(), skipped, allowed, first }
     }
 
     /// What was skipped, each file and record once, at most [`LISTED_MAX`].
@@ -178,7 +169,7 @@ impl SkipLog {
 
     /// Records that were skipped in all epochs, those of the current one, and files left out.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
-        (self.total, self.in_epoch, self.files)
+        (self.total, self.count.in_epoch(), self.count.files())
     }
 }
 

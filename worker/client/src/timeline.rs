@@ -8,7 +8,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_socket::{ConnectOptions, connect};
+use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use uuid::Uuid;
 
 use crate::link::{Lost, Progress, WorkerLink};
@@ -96,8 +96,10 @@ fn greet(
     progress: Progress<'_>,
 ) -> Result<(WorkerLink, wire::Welcome), LoadError> {
     let options = ConnectOptions { timeout, ..ConnectOptions::default() };
-    let connection = connect(socket, &options)
-        .map_err(|error| WireError::new(ErrorKind::Unreachable, error.to_string()))?;
+    let connection = connect(socket, &options).map_err(|error| match error {
+        ConnectError::Forbidden { .. } => LoadError::Denied(error.to_string()),
+        error => WireError::new(ErrorKind::Unreachable, error.to_string()).into(),
+    })?;
     let mut link = WorkerLink::new(connection, socket);
     let hello = wire::Hello {
         trainer: Uuid::new_v4().to_string(),

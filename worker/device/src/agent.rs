@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use shardfeed_handoff::{Hold, Memory, SlotPool};
 
-use crate::driver::{CopyStream, DeviceSlot, Driver};
+use crate::driver::{CopyStream, DeviceSlot, Driver, Kernels};
 use crate::error::DeviceError;
 use crate::handle::{Answer, Command, Device, DeviceStats, Shared, Source, Work};
 use crate::ring::{BatchId, Ring, SlotIndex};
@@ -40,6 +40,7 @@ pub(crate) struct Agent {
     has_warned: bool,
     // In the order in which they must be dropped.
     slots: Vec<DeviceSlot>,
+    kernels: Option<Kernels>,
     stream: CopyStream,
     driver: Driver,
 }
@@ -84,6 +85,7 @@ impl Agent {
             failure: None,
             has_warned: false,
             slots: vec![],
+            kernels: None,
             stream,
             driver,
         };
@@ -212,7 +214,7 @@ impl Agent {
         }
         let is_registered = self.register(&work.hold);
         let Work { hold, copies, is_late, .. } = work;
-        self.slots[begin.slot.0].fill(hold, &copies.copies, &self.stream)?;
+        self.slots[begin.slot.0].fill(hold, &copies, self.kernels.as_ref(), &self.stream)?;
         self.stats.batches += 1;
         self.stats.late += u64::from(is_late || is_asked_for);
         self.stats.bytes += copies.copies.iter().map(|copy| copy.len as u64).sum::<u64>();
@@ -255,6 +257,11 @@ impl Agent {
     fn take(&mut self, command: Command) {
         match command {
             Command::Look => {}
+            Command::Change(changes, answer) => {
+                let loaded = self.working().and_then(|()| Kernels::load(&self.stream, changes));
+                let loaded = loaded.map(|kernels| self.kernels = Some(kernels));
+                let _ = answer.send(self.failed(loaded));
+            }
             Command::Follow(source) => self.source = (!self.is_closed).then_some(source),
             Command::Stage(work) => {
                 if self.working().is_ok() && !self.is_closed {

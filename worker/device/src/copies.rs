@@ -1,6 +1,8 @@
-//! Which bytes of a slot go where on the device.
+//! Which bytes of a slot go where on the device, and what is made of them there.
 
 use shardfeed_handoff::{BufferRange, Layout};
+
+use crate::kernels::Change;
 
 /// One copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +15,29 @@ pub struct Copy {
     pub len: usize,
 }
 
+/// One kernel: which, from where to where on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Number of the change.
+    pub change: usize,
+    /// Number of its pass.
+    pub pass: usize,
+    /// First byte that it reads.
+    pub source: usize,
+    /// First byte that it writes.
+    pub target: usize,
+    /// Numbers that it makes.
+    pub count: usize,
+}
+
 /// The parts of a host's slot that go to the device, and their places there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
     /// What is copied.
     pub copies: Vec<Copy>,
-    /// Where each part is on the device.
+    /// What is done then, in this order.
+    pub launches: Vec<Launch>,
+    /// Where each part is on the device when all is done.
     pub places: Vec<BufferRange>,
     /// Bytes of all parts and the gaps between them.
     pub bytes: usize,
@@ -42,7 +61,32 @@ impl Copies {
             }
             copies.push(Copy { from: part.start, to: place.start, len: part.len });
         }
-        Self { copies, places, bytes: layout.bytes() }
+        Self { copies, launches: vec![], places, bytes: layout.bytes() }
+    }
+
+    /// As [`Copies::of`], with room for what each change makes of its part, and the part's place there.
+    pub fn with(parts: &[BufferRange], changes: &[Change]) -> Self {
+        let mut found = Self::of(parts);
+        let mut layout = Layout::default();
+        layout.push(found.bytes);
+        for (number, change) in changes.iter().enumerate() {
+            let place = &mut found.places[change.part];
+            let count = place.len / change.from().bytes();
+            for (pass_number, pass) in change.passes().iter().enumerate() {
+                let made = layout.push(count * pass.to.bytes());
+                let (source, target) = (place.start, made.start);
+                found.launches.push(Launch {
+                    change: number,
+                    pass: pass_number,
+                    source,
+                    target,
+                    count,
+                });
+                *place = made;
+            }
+        }
+        found.bytes = layout.bytes();
+        found
     }
 }
 
@@ -51,6 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kernels::{Number, Step};
 
     fn range(start: usize, len: usize) -> BufferRange {
         BufferRange { start, len }
@@ -62,6 +107,18 @@ mod tests {
         assert_eq!(found.copies, [Copy { from: 256, to: 0, len: 776 }]);
         assert_eq!(found.places, [range(0, 100), range(256, 300), range(768, 8)]);
         assert_eq!(found.bytes, 776);
+    }
+
+    #[test]
+    fn what_is_made_of_a_part_comes_after_all_parts() {
+        let steps = [Step::Cast { to: Number::Int8 }, Step::Cast { to: Number::Float32 }];
+        let change = Change::new(1, Number::Uint8, &steps);
+        let found = Copies::with(&[range(0, 100), range(256, 300)], &[change]);
+        assert_eq!(found.copies, [Copy { from: 0, to: 0, len: 556 }]);
+        let launch = |pass, source, target| Launch { change: 0, pass, source, target, count: 300 };
+        assert_eq!(found.launches, [launch(0, 256, 768), launch(1, 768, 1280)]);
+        assert_eq!(found.places, [range(0, 100), range(1280, 1200)]);
+        assert_eq!(found.bytes, 1280 + 1200);
     }
 
     #[test]

@@ -1,47 +1,110 @@
-//! The CUDA driver, as far as it is used: a context, streams, events, memory. The only unsafe code of
-//! the crate.
+//! The CUDA driver, as far as it is used: a context, streams, events, memory, kernels. The only unsafe
+//! code of the crate.
 //!
 //! Everything but [`device_count`] belongs to the thread that [`Driver::open`] was called on.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUevent, CUresult, CUstream};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream,
+};
 use shardfeed_handoff::Hold;
 
-use crate::copies::Copy;
+use crate::copies::{Copies, Copy, Launch};
 use crate::error::{DeviceError, hint, variable};
+use crate::kernels::{BLOCK, Change, Kernel, NUMBERS_MAX, PTX, Pass};
 use crate::stream::ConsumerStream;
 
-/// All functions that are used, so that a library without one is refused and not run into.
-const FUNCTIONS: &[&str] = &[
-    "cuCtxSetCurrent",
-    "cuCtxSynchronize",
-    "cuDeviceGet",
-    "cuDeviceGetCount",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuGetErrorName",
-    "cuInit",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
-];
+/// Makes `cuda`, the functions that are used as they are in the library, and the list of their names. Here their answer
+/// is a number: a driver that is newer than cudarc's `CUresult` gives answers that this `enum` must never have.
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        /// All functions that are used, so that a library without one is refused and not run into.
+        const FUNCTIONS: &[&str] = &["cuGetErrorName", $(stringify!($name)),*];
+
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        mod cuda {
+            use super::*;
+
+            $(function!($name($($argument: $type),*));)*
+            // Its first argument is an answer of the driver.
+            function!(cuGetErrorName(code: u32, text: *mut *const c_char));
+        }
+
+        // What they take is what cudarc's, which NVIDIA's header was read for, take.
+        $(const _: unsafe fn($($type),*) -> CUresult = sys::$name;)*
+    };
+}
+
+macro_rules! function {
+    ($name:ident($($argument:ident: $type:ty),*)) => {
+        pub(super) unsafe fn $name($($argument: $type),*) -> u32 {
+            type Function = unsafe extern "C" fn($($type),*) -> u32;
+            static FOUND: OnceLock<Function> = OnceLock::new();
+            let find = || {
+                // SAFETY: the library has the function (`device_count` looked) and is never unloaded. Its type is
+                // that of NVIDIA's header, where `CUresult` is an `enum` of C, in 32 bits without a sign.
+                unsafe {
+                    let found = sys::culib().get::<Function>(stringify!($name).as_bytes());
+                    *found.expect("whoever calls it has opened the driver")
+                }
+            };
+            // SAFETY: the caller's, who knows what this function asks.
+            unsafe { FOUND.get_or_init(find)($($argument),*) }
+        }
+    };
+}
+
+functions! {
+    cuCtxSetCurrent(context: CUcontext);
+    cuCtxSynchronize();
+    cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetCount(count: *mut c_int);
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    cuEventCreate(event: *mut CUevent, flags: c_uint);
+    cuEventDestroy_v2(event: CUevent);
+    cuEventQuery(event: CUevent);
+    cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventSynchronize(event: CUevent);
+    cuInit(flags: c_uint);
+    cuLaunchKernel(
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: CUstream,
+        parameters: *mut *mut c_void,
+        extra: *mut *mut c_void
+    );
+    cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    cuMemFree_v2(address: CUdeviceptr);
+    cuMemHostRegister_v2(base: *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostUnregister(base: *mut c_void);
+    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+    cuModuleUnload(module: CUmodule);
+    cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    cuStreamDestroy_v2(stream: CUstream);
+    cuStreamSynchronize(stream: CUstream);
+    cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+}
+
+/// Answers that are no errors, or have one of their own.
+const SUCCESS: u32 = CUresult::CUDA_SUCCESS as u32;
+const NO_DEVICE: u32 = CUresult::CUDA_ERROR_NO_DEVICE as u32;
+const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 
 /// Registering 512 GiB at once is said to fail.
 const REGISTER_BYTES_MAX: usize = 64 << 30;
@@ -74,31 +137,29 @@ pub fn device_count() -> Result<usize, DeviceError> {
     let mut count = 0;
     // SAFETY: the functions are there; `count` outlives the call.
     unsafe {
-        match sys::cuInit(0) {
-            CUresult::CUDA_ERROR_NO_DEVICE => return Err(no_device()),
+        match cuda::cuInit(0) {
+            NO_DEVICE => return Err(no_device()),
             other => check("cuInit", other)?,
         }
-        check("cuDeviceGetCount", sys::cuDeviceGetCount(&raw mut count))?;
+        check("cuDeviceGetCount", cuda::cuDeviceGetCount(&raw mut count))?;
     }
     if count > 0 { Ok(count.unsigned_abs() as usize) } else { Err(no_device()) }
 }
 
-fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
-    if result == CUresult::CUDA_SUCCESS {
+/// - `answer`: the driver's, of whatever version: any number.
+fn check(call: &'static str, answer: u32) -> Result<(), DeviceError> {
+    if answer == SUCCESS {
         return Ok(());
     }
-    let code = result as u32;
     let mut text = null();
     // SAFETY: `text` outlives the call, after which it is null or a text that the driver never frees.
     let name = unsafe {
-        match sys::cuGetErrorName(result, &raw mut text) {
-            CUresult::CUDA_SUCCESS if !text.is_null() => {
-                CStr::from_ptr(text).to_string_lossy().into_owned()
-            }
+        match cuda::cuGetErrorName(answer, &raw mut text) {
+            SUCCESS if !text.is_null() => CStr::from_ptr(text).to_string_lossy().into_owned(),
             _ => "an error without a name".into(),
         }
     };
-    Err(DeviceError::Call { call, code, name, hint: hint(code) })
+    Err(DeviceError::Call { call, code: answer, name, hint: hint(answer) })
 }
 
 /// A device's primary context, which the trainer's framework uses too, current on this thread.
@@ -121,11 +182,11 @@ impl Driver {
         // made current on this thread, which is the caller's own and runs nobody else's code; it is
         // released when `self` is dropped.
         unsafe {
-            check("cuDeviceGet", sys::cuDeviceGet(&raw mut device, number))?;
-            let retained = sys::cuDevicePrimaryCtxRetain(&raw mut context, device);
+            check("cuDeviceGet", cuda::cuDeviceGet(&raw mut device, number))?;
+            let retained = cuda::cuDevicePrimaryCtxRetain(&raw mut context, device);
             check("cuDevicePrimaryCtxRetain", retained)?;
             let driver = Self { device, _thread: PhantomData };
-            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+            check("cuCtxSetCurrent", cuda::cuCtxSetCurrent(context))?;
             Ok(driver)
         }
     }
@@ -133,7 +194,7 @@ impl Driver {
     /// Waits until nothing runs on the device that was begun before.
     pub(crate) fn synchronize(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is current on this thread.
-        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+        check("cuCtxSynchronize", unsafe { cuda::cuCtxSynchronize() })
     }
 
     /// Makes host memory known to the device, so that copies from it run by themselves.
@@ -143,7 +204,7 @@ impl Driver {
             // SAFETY: the caller has the memory mapped, and unregisters it before it is unmapped.
             let result = unsafe {
                 let piece = base.as_ptr().add(start).cast::<c_void>();
-                sys::cuMemHostRegister_v2(piece, len, PORTABLE)
+                cuda::cuMemHostRegister_v2(piece, len, PORTABLE)
             };
             if let Err(error) = check("cuMemHostRegister", result) {
                 // What was registered before is not kept by halves.
@@ -159,7 +220,7 @@ impl Driver {
         for start in (0..bytes).step_by(REGISTER_BYTES_MAX) {
             // SAFETY: this piece was registered, and is still mapped.
             let result =
-                unsafe { sys::cuMemHostUnregister(base.as_ptr().add(start).cast::<c_void>()) };
+                unsafe { cuda::cuMemHostUnregister(base.as_ptr().add(start).cast::<c_void>()) };
             check("cuMemHostUnregister", result)?;
         }
         Ok(())
@@ -170,7 +231,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // SAFETY: retained once in `open`; everything of it was dropped before. A driver that has shut
         // down already, at the process's end, says so and does nothing.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        let _ = unsafe { cuda::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
@@ -183,21 +244,21 @@ impl CopyStream {
     pub(crate) fn new(_driver: &Driver) -> Result<Self, DeviceError> {
         let (mut stream, flags) = (null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32);
         // SAFETY: a context is current on this thread (`_driver`), the result outlives the call.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
+        check("cuStreamCreate", unsafe { cuda::cuStreamCreate(&raw mut stream, flags) })?;
         Ok(Self { stream })
     }
 
     /// Waits for all copies.
     pub(crate) fn synchronize(&self) -> Result<(), DeviceError> {
         // SAFETY: the stream lives.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
+        check("cuStreamSynchronize", unsafe { cuda::cuStreamSynchronize(self.stream) })
     }
 }
 
 impl Drop for CopyStream {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once; work that is queued on it runs on.
-        let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        let _ = unsafe { cuda::cuStreamDestroy_v2(self.stream) };
     }
 }
 
@@ -212,39 +273,39 @@ impl Event {
             | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         let mut event = null_mut();
         // SAFETY: a context is current on this thread, as a `Driver` was given to the slot.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        check("cuEventCreate", unsafe { cuda::cuEventCreate(&raw mut event, flags) })?;
         Ok(Self { event })
     }
 
     fn record(&self, stream: CUstream) -> Result<(), DeviceError> {
         // SAFETY: event and stream live, the stream as its owner promises (see `DeviceSlot::lend`).
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.event, stream) })
+        check("cuEventRecord", unsafe { cuda::cuEventRecord(self.event, stream) })
     }
 
     /// What is queued on `stream` from here on runs after what was before the event.
     fn hold_back(&self, stream: CUstream) -> Result<(), DeviceError> {
         // SAFETY: as in `record`.
-        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, self.event, 0) })
+        check("cuStreamWaitEvent", unsafe { cuda::cuStreamWaitEvent(stream, self.event, 0) })
     }
 
     fn is_over(&self) -> Result<bool, DeviceError> {
         // SAFETY: the event lives.
-        match unsafe { sys::cuEventQuery(self.event) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        match unsafe { cuda::cuEventQuery(self.event) } {
+            NOT_READY => Ok(false),
             other => check("cuEventQuery", other).map(|()| true),
         }
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
         // SAFETY: the event lives.
-        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.event) })
+        check("cuEventSynchronize", unsafe { cuda::cuEventSynchronize(self.event) })
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once; waits for it that are queued are kept by the driver.
-        let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+        let _ = unsafe { cuda::cuEventDestroy_v2(self.event) };
     }
 }
 
@@ -258,15 +319,154 @@ impl DeviceMemory {
     fn new(bytes: usize) -> Result<Self, DeviceError> {
         let mut base = 0;
         // SAFETY: as for `Event::new`.
-        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut base, bytes) })?;
+        check("cuMemAlloc", unsafe { cuda::cuMemAlloc_v2(&raw mut base, bytes) })?;
         Ok(Self { base, bytes })
+    }
+
+    /// Memory with these bytes, once what `stream` does is over.
+    fn holding(bytes: &[u8], stream: &CopyStream) -> Result<Self, DeviceError> {
+        let memory = Self::new(bytes.len())?;
+        // SAFETY: both have so many bytes; the source is not touched until the stream was waited for.
+        let result = unsafe {
+            let from = bytes.as_ptr().cast::<c_void>();
+            cuda::cuMemcpyHtoDAsync_v2(memory.base, from, bytes.len(), stream.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)?;
+        stream.synchronize()?;
+        Ok(memory)
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`, freed once; the driver waits for what still reads it.
-        let _ = unsafe { sys::cuMemFree_v2(self.base) };
+        let _ = unsafe { cuda::cuMemFree_v2(self.base) };
+    }
+}
+
+/// The kernels that make of parts what batches are to have, and what they look up.
+pub(crate) struct Kernels {
+    module: CUmodule,
+    /// In the order of [`Kernel::ALL`].
+    functions: Vec<CUfunction>,
+    changes: Arc<[Change]>,
+    /// Means and deviations, of each pass of each change that normalizes.
+    tables: Vec<Vec<Option<DeviceMemory>>>,
+}
+
+impl Kernels {
+    pub(crate) fn load(stream: &CopyStream, changes: Arc<[Change]>) -> Result<Self, DeviceError> {
+        let mut module = null_mut();
+        // SAFETY: a context is current on this thread, as there is a stream; the text ends with a zero
+        // (a test says so), the result outlives the call.
+        let loaded = unsafe { cuda::cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()) };
+        check("cuModuleLoadData", loaded)?;
+        let mut kernels = Self { module, functions: vec![], changes, tables: vec![] };
+        for kernel in Kernel::ALL {
+            let mut function = null_mut();
+            // SAFETY: the module was just loaded; name and result outlive the call.
+            let found = unsafe {
+                cuda::cuModuleGetFunction(&raw mut function, module, kernel.name().as_ptr())
+            };
+            check("cuModuleGetFunction", found)?;
+            kernels.functions.push(function);
+        }
+        for change in kernels.changes.iter() {
+            let table = |pass: &Pass| {
+                let normalize = pass.normalize.as_ref();
+                normalize.map(|n| DeviceMemory::holding(&n.table, stream)).transpose()
+            };
+            let tables = change.passes().iter().map(table).collect::<Result<_, _>>()?;
+            kernels.tables.push(tables);
+        }
+        Ok(kernels)
+    }
+
+    /// Queues a kernel over a slot.
+    /// - `memory`: the slot's.
+    ///
+    /// # Panics  If it has no such bytes.
+    fn launch(
+        &self,
+        launch: &Launch,
+        memory: &DeviceMemory,
+        stream: &CopyStream,
+    ) -> Result<(), DeviceError> {
+        let pass = &self.changes[launch.change].passes()[launch.pass];
+        if launch.count == 0 {
+            return Ok(());
+        }
+        if launch.count >= NUMBERS_MAX {
+            return Err(DeviceError::Invalid(format!(
+                "device_operators change fewer than {NUMBERS_MAX} numbers of a column at once, and a \
+                 batch has {}; use a smaller batch_size, or operators",
+                launch.count
+            )));
+        }
+        let ends = |start: usize, bytes: usize| start + launch.count * bytes <= memory.bytes;
+        assert!(
+            ends(launch.source, pass.from.bytes()) && ends(launch.target, pass.to.bytes()),
+            "{launch:?} lies in a slot of {} bytes",
+            memory.bytes
+        );
+        let (mut source, mut target) =
+            (memory.base + launch.source as u64, memory.base + launch.target as u64);
+        let (mut count, mut rows, mut columns) = (launch.count as u32, pass.rows, pass.columns);
+        let (mut from, mut to) = (pass.from as u32, pass.to as u32);
+        let mut width = pass.from.bytes() as u32;
+        let table = self.tables[launch.change][launch.pass].as_ref();
+        let mut table = table.map_or(0, |memory| memory.base);
+        let normalize = pass.normalize.as_ref();
+        let mut channels = normalize.map_or(1, |normalize| normalize.channels);
+        let mut is_after = u32::from(normalize.is_some_and(|normalize| normalize.is_after));
+        let mut parameters: Vec<*mut c_void> = vec![
+            (&raw mut source).cast(),
+            (&raw mut target).cast(),
+            (&raw mut count).cast(),
+            (&raw mut rows).cast(),
+            (&raw mut columns).cast(),
+        ];
+        let kernel = pass.kernel();
+        match kernel {
+            Kernel::Move => parameters.push((&raw mut width).cast()),
+            Kernel::Cast => parameters.extend([(&raw mut from).cast(), (&raw mut to).cast()]),
+            Kernel::Normalize32 | Kernel::Normalize64 => {
+                parameters.extend::<[*mut c_void; 5]>([
+                    (&raw mut from).cast(),
+                    (&raw mut to).cast(),
+                    (&raw mut table).cast(),
+                    (&raw mut channels).cast(),
+                    (&raw mut is_after).cast(),
+                ]);
+            }
+        }
+        // SAFETY: the parameters are as many and as wide as `kernels.ptx` declares for this kernel, and are
+        // read during the call. It reads and writes `count` numbers of the slot, which has them (asserted),
+        // and whoever read it last comes before on the stream; and as many of the table as it has.
+        let result = unsafe {
+            cuda::cuLaunchKernel(
+                self.functions[kernel as usize],
+                count.div_ceil(BLOCK),
+                1,
+                1,
+                BLOCK,
+                1,
+                1,
+                0,
+                stream.stream,
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        check("cuLaunchKernel", result)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        // SAFETY: loaded once in `load`, unloaded once; nothing that was queued uses it any more, as
+        // the copy stream was waited for.
+        let _ = unsafe { cuda::cuModuleUnload(self.module) };
     }
 }
 
@@ -308,13 +508,15 @@ impl DeviceSlot {
         self.memory.as_ref().map_or(0, |memory| memory.base)
     }
 
-    /// Begins to copy a batch into it, after those who read it last.
+    /// Begins to copy a batch into it, after those who read it last, and to make of it what it is to be.
+    /// - `kernels`: by which that is done.
     ///
-    /// # Panics  If source or target have no such bytes.
+    /// # Panics  If source or target have no such bytes, or there are no kernels for what is to be done.
     pub(crate) fn fill(
         &mut self,
         source: Hold,
-        copies: &[Copy],
+        Copies { copies, launches, .. }: &Copies,
+        kernels: Option<&Kernels>,
         stream: &CopyStream,
     ) -> Result<(), DeviceError> {
         for reader in self.free.iter().take(std::mem::take(&mut self.draining)) {
@@ -339,9 +541,15 @@ impl DeviceSlot {
             // comes before on the stream.
             let result = unsafe {
                 let from = source.as_ptr().add(*from).cast::<c_void>();
-                sys::cuMemcpyHtoDAsync_v2(base + *to as u64, from, *len, stream.stream)
+                cuda::cuMemcpyHtoDAsync_v2(base + *to as u64, from, *len, stream.stream)
             };
             check("cuMemcpyHtoDAsync", result)?;
+        }
+        if let Some(memory) = self.memory.as_ref().filter(|_| !launches.is_empty()) {
+            let kernels = kernels.expect("changes are loaded before a batch is prepared for them");
+            for launch in launches {
+                kernels.launch(launch, memory, stream)?;
+            }
         }
         self.ready.record(stream.stream)
     }
@@ -406,7 +614,7 @@ impl DeviceSlot {
             // for this; a wrong address is an error of the driver.
             let result = unsafe {
                 let from = self.address() + copy.from as u64;
-                sys::cuMemcpyDtoDAsync_v2(target + copy.to as u64, from, copy.len, stream)
+                cuda::cuMemcpyDtoDAsync_v2(target + copy.to as u64, from, copy.len, stream)
             };
             check("cuMemcpyDtoDAsync", result)?;
         }

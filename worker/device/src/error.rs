@@ -102,6 +102,11 @@ pub(crate) fn hint(code: u32) -> &'static str {
                LD_LIBRARY_PATH"
         }
         46 => "; the GPU is in use by another process alone: see `nvidia-smi -q -d COMPUTE`",
+        209 | 218 | 221 | 222 => {
+            "; the driver cannot make the kernels of device_operators for this GPU: it has to be of Volta's \
+             generation or later, and in a container the driver needs its PTX compiler \
+             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); operators does the same on the host"
+        }
         700..=719 => {
             "; something that ran on the GPU failed, here or in the trainer, and nothing can run there \
              any more: start the process again from its last checkpoint"

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use shardfeed_handoff::{BufferRange, Hold, Memory, SharedSlot};
@@ -11,13 +11,14 @@ use shardfeed_handoff::{BufferRange, Hold, Memory, SharedSlot};
 use crate::agent::Agent;
 use crate::copies::{Copies, Copy};
 use crate::error::DeviceError;
+use crate::kernels::Change;
 use crate::ring::BatchId;
 use crate::stream::ConsumerStream;
 
 /// Device slots that are used in turn: the batch in work, the next one, and one for jitter.
 const TURNS: usize = 3;
 
-/// The thread is given up when it has done nothing for so long: the driver does not answer it.
+/// The thread is given up when it has done nothing for so long a wait: the driver does not answer it.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// Closing waits so long for copies that are under way.
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     ordinal: usize,
     process: u32,
     next: AtomicU64,
+    changes: OnceLock<Arc<[Change]>>,
     /// Counts turns of the thread, which has one every few milliseconds while somebody waits.
     pub(crate) beats: AtomicU64,
     /// Not bounded: each batch is told of once for each call that waits for its answer and once when it
@@ -86,6 +88,8 @@ pub(crate) type Answer<T> = SyncSender<Result<T, DeviceError>>;
 
 /// What is asked of the thread.
 pub(crate) enum Command {
+    /// This is done to all batches from here on.
+    Change(Arc<[Change]>, Answer<()>),
     /// Batches come from there.
     Follow(Box<dyn Source>),
     /// Something may have changed.
@@ -122,6 +126,7 @@ impl Device {
             ordinal,
             process: std::process::id(),
             next: AtomicU64::new(1),
+            changes: OnceLock::new(),
             beats: AtomicU64::new(0),
             commands,
             failure: Mutex::new(None),
@@ -134,7 +139,7 @@ impl Device {
             .spawn(move || Agent::run(ordinal, turns.max(2), inbox, weak, &answer))
             .map_err(|error| DeviceError::Thread(error.to_string()))?;
         let device = Self { shared };
-        device.wait(&opened)?;
+        device.wait(opened)?;
         Ok(device)
     }
 
@@ -145,6 +150,17 @@ impl Device {
     /// Its number.
     pub fn ordinal(&self) -> usize {
         self.shared.ordinal
+    }
+
+    /// Has this done to parts of every batch, on the device, before it is ready. Once, and before the first
+    /// batch is prepared.
+    ///
+    /// # Errors  The driver cannot load the kernels, or something was said before.
+    pub fn change(&self, changes: Vec<Change>) -> Result<(), DeviceError> {
+        let changes: Arc<[Change]> = changes.into();
+        self.ask(|answer| Command::Change(Arc::clone(&changes), answer))?;
+        let said = self.shared.changes.set(changes);
+        said.map_err(|_| DeviceError::Invalid("changes are said once".into()))
     }
 
     /// Copies batches from there ahead of the trainer.
@@ -173,8 +189,10 @@ impl Device {
     /// - Returns what [`Source::look`] gives, or [`Device::stage`] takes.
     pub fn prepare(&self, slot: &mut SharedSlot, parts: &[BufferRange]) -> Work {
         let id = BatchId(self.shared.next.fetch_add(1, Ordering::Relaxed));
-        let (copies, hold) = (Arc::new(Copies::of(parts)), slot.hold());
-        let batch = DeviceBatch { id, copies: Arc::clone(&copies), device: self.clone() };
+        let changes = self.shared.changes.get().map_or(&[][..], |changes| changes);
+        let (copies, hold) = (Arc::new(Copies::with(parts, changes)), slot.hold());
+        let (copies_too, device, asked) = (Arc::clone(&copies), self.clone(), Mutex::new(None));
+        let batch = DeviceBatch { id, copies: copies_too, device, asked };
         *slot.companion() = Some(Box::new(batch));
         Work { id, hold, copies, is_late: false }
     }
@@ -208,23 +226,51 @@ impl Device {
         self.check()?;
         let (answer, answered) = sync_channel(1);
         self.tell(question(answer));
-        self.wait(&answered)
+        self.wait(answered)
     }
 
-    /// Waits for an answer, which for a trainer that is far ahead of its device may take as long as that.
-    fn wait<T>(&self, answered: &Receiver<Result<T, DeviceError>>) -> Result<T, DeviceError> {
+    fn wait<T>(&self, answered: Receiver<Result<T, DeviceError>>) -> Result<T, DeviceError> {
+        let mut asked = Asked::new(answered, &self.shared.beats);
         loop {
-            let beats = self.shared.beats.load(Ordering::Relaxed);
-            match answered.recv_timeout(ANSWER_WAIT) {
-                Ok(answer) => return answer,
-                Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::Ended),
-                Err(RecvTimeoutError::Timeout) => {
-                    if self.shared.beats.load(Ordering::Relaxed) == beats {
-                        return Err(DeviceError::Stuck { seconds: ANSWER_WAIT.as_secs() });
-                    }
-                }
+            if let Some(answer) = asked.wait(ANSWER_WAIT, &self.shared.beats)? {
+                return Ok(answer);
             }
         }
+    }
+}
+
+/// What the thread was asked and has not answered yet.
+#[derive(Debug)]
+struct Asked<T> {
+    answered: Receiver<Result<T, DeviceError>>,
+    /// The thread's turns when it was heard of last.
+    beats: u64,
+    /// How long it was waited for since then. Not by a clock, which goes on while a process is stopped.
+    silent: Duration,
+}
+
+impl<T> Asked<T> {
+    fn new(answered: Receiver<Result<T, DeviceError>>, beats: &AtomicU64) -> Self {
+        Self { answered, beats: beats.load(Ordering::Relaxed), silent: Duration::ZERO }
+    }
+
+    /// Waits at most `patience` for the answer. A trainer that is far ahead of its device may wait as long as that
+    /// takes: the thread lives, and has nothing to say yet.
+    fn wait(&mut self, patience: Duration, beats: &AtomicU64) -> Result<Option<T>, DeviceError> {
+        match self.answered.recv_timeout(patience) {
+            Ok(answer) => return answer.map(Some),
+            Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::Ended),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let now = beats.load(Ordering::Relaxed);
+        match now == self.beats {
+            true => self.silent += patience,
+            false => (self.beats, self.silent) = (now, Duration::ZERO),
+        }
+        if self.silent >= ANSWER_WAIT {
+            return Err(DeviceError::Stuck { seconds: ANSWER_WAIT.as_secs() });
+        }
+        Ok(None)
     }
 }
 
@@ -240,10 +286,12 @@ pub struct DeviceBatch {
     id: BatchId,
     copies: Arc<Copies>,
     device: Device,
+    /// The trainer wants it. Under a lock only because batches are shared once they are lent.
+    asked: Mutex<Option<Asked<u64>>>,
 }
 
 impl DeviceBatch {
-    /// Where each part is, from the batch's address.
+    /// Where each part is, as it is after all changes, from the batch's address.
     pub fn places(&self) -> &[BufferRange] {
         &self.copies.places
     }
@@ -254,12 +302,24 @@ impl DeviceBatch {
     }
 
     /// Takes it: from here on it keeps its slot until it is dropped. Does not wait for the copy, but for a
-    /// slot, if all are in use by what the trainer has queued and given back.
-    /// - Returns the address that places count from.
+    /// slot, if all are in use by what the trainer has queued and given back: as long as that takes, which may be
+    /// for ever, so that whoever calls looks meanwhile whether it is still wanted.
+    /// - `patience`: how long to wait at most.
+    /// - Returns the address that places count from; `None` if there is no slot yet. To be called again then.
     ///
-    /// # Errors  It could not be copied.
-    pub fn lend(&self) -> Result<u64, DeviceError> {
-        self.device.ask(|answer| Command::Lend(self.id, answer))
+    /// # Errors  It could not be copied; the thread of the device was not heard of for 60 s of waiting.
+    pub fn lend(&mut self, patience: Duration) -> Result<Option<u64>, DeviceError> {
+        self.device.check()?;
+        let Self { id, device, asked, .. } = self;
+        let beats = &device.shared.beats;
+        let asked = asked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        asked
+            .get_or_insert_with(|| {
+                let (answer, answered) = sync_channel(1);
+                device.tell(Command::Lend(*id, answer));
+                Asked::new(answered, beats)
+            })
+            .wait(patience, beats)
     }
 
     /// Lets a stream read it: what is queued there from here on comes after the copy, and the slot is
@@ -297,5 +357,36 @@ impl DeviceBatch {
 impl Drop for DeviceBatch {
     fn drop(&mut self) {
         self.device.tell(Command::GiveBack(self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_silent_is_given_up_and_one_that_turns_is_not() {
+        let (_answer, answered) = sync_channel::<Result<u64, DeviceError>>(1);
+        let (beats, tick) = (AtomicU64::new(7), Duration::from_millis(1));
+        let mut asked = Asked::new(answered, &beats);
+        asked.silent = ANSWER_WAIT - 2 * tick;
+        assert_eq!(asked.wait(tick, &beats), Ok(None));
+        beats.store(8, Ordering::Relaxed);
+        assert_eq!(asked.wait(tick, &beats), Ok(None), "it was heard of");
+        assert_eq!(asked.silent, Duration::ZERO);
+        asked.silent = ANSWER_WAIT - tick;
+        assert_eq!(asked.wait(tick, &beats), Err(DeviceError::Stuck { seconds: 60 }));
+    }
+
+    #[test]
+    fn an_answer_is_had_also_by_one_who_was_told_to_ask_again() {
+        let (answer, answered) = sync_channel(1);
+        let beats = AtomicU64::new(0);
+        let mut asked = Asked::new(answered, &beats);
+        assert_eq!(asked.wait(Duration::ZERO, &beats), Ok(None));
+        answer.send(Ok(5_u64)).unwrap();
+        assert_eq!(asked.wait(Duration::ZERO, &beats), Ok(Some(5)));
+        drop(answer);
+        assert_eq!(asked.wait(Duration::ZERO, &beats), Err(DeviceError::Ended));
     }
 }

@@ -5,11 +5,16 @@
 //! calls the driver. The driver is loaded when a device is opened; building needs none.
 //! This crate must never know what a column means, where batches come from, or Python.
 //!
+//! On its way a batch's parts can be cast, normalized and laid out anew ([`Change`]), by kernels whose
+//! text is in `kernels/`.
+//!
 //! Start at [`Device`], or for what is decided without a driver at [`Ring`].
 #![deny(unsafe_code)]
 
-mod copies;
 mod error;
+mod kernels;
+
+mod copies;
 mod ring;
 mod stream;
 
@@ -18,9 +23,10 @@ mod driver;
 mod agent;
 mod handle;
 
-pub use copies::{Copies, Copy};
+pub use copies::{Copies, Copy, Launch};
 pub use driver::device_count;
 pub use error::DeviceError;
 pub use handle::{Device, DeviceBatch, DeviceStats, Source, Work};
+pub use kernels::{Change, Float, NUMBERS_MAX, Number, Step};
 pub use ring::{BatchId, Begin, Ring, SlotIndex, SlotState};
 pub use stream::ConsumerStream;

@@ -105,8 +105,12 @@ impl Trainer {
             let work = self.device.prepare(slot, &parts(bytes));
             self.device.stage(work);
         }
-        let batch = slot.companion().take().unwrap().downcast::<DeviceBatch>().unwrap();
-        Ok((batch.lend()?, batch))
+        let mut batch = slot.companion().take().unwrap().downcast::<DeviceBatch>().unwrap();
+        loop {
+            if let Some(address) = batch.lend(Duration::from_millis(50))? {
+                return Ok((address, batch));
+            }
+        }
     }
 
     fn ends(self) {
@@ -424,6 +428,66 @@ fn a_device_that_failed_says_so_and_ends() {
     });
     let Some(end) = end else { return };
     assert_eq!((end.signal, &end.report["violation"]), (None, &"".into()));
+}
+
+#[test]
+fn an_answer_that_no_list_has_is_an_error_with_its_number() {
+    // Newer drivers have answers that cudarc's `CUresult` has not, and one may be 12345.
+    let environment = [("STANDIN_FAIL", "cuMemcpyHtoDAsync_v2:2:12345")];
+    let name = "an_answer_that_no_list_has_is_an_error_with_its_number";
+    let end = run(name, &environment, || {
+        let mut trainer = Trainer::new(2);
+        trainer.reads(2);
+        trainer.next();
+        let mut slot = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
+        let error = trainer.takes(&mut slot, BYTES).unwrap_err();
+        assert!(matches!(error, DeviceError::Call { code: 12345, .. }), "{error:?}");
+        let said = "cuMemcpyHtoDAsync: the NVIDIA driver says an error without a name (12345)";
+        assert_eq!(error.to_string(), said);
+        drop(slot);
+        trainer.ends();
+    });
+    let Some(end) = end else { return };
+    assert_eq!((end.signal, &end.report["violation"]), (None, &"".into()));
+}
+
+#[test]
+fn a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again() {
+    let name = "a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again";
+    let end = run(name, &[], || {
+        let mut trainer = Trainer::new(2);
+        let consumer = Consumer::new();
+        trainer.follows();
+        for _ in 0..4 {
+            // Two are there at once, and two are copied as soon as those were read.
+            trainer.reads(1);
+            let (_, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            consumer.works(address, BYTES, 30_000_000);
+        }
+        let mut slot = trainer.slot(4, BYTES);
+        let work = trainer.device.prepare(&mut slot, &parts(BYTES));
+        trainer.device.stage(work);
+        let mut batch = slot.companion().take().unwrap().downcast::<DeviceBatch>().unwrap();
+        assert_eq!(batch.lend(Duration::from_millis(50)), Ok(None));
+        assert_eq!(batch.lend(Duration::ZERO), Ok(None), "asked again, it waits on");
+        consumer.hurry();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let address = loop {
+            assert!(Instant::now() < deadline, "the device is free and the batch does not come");
+            if let Some(address) = batch.lend(Duration::from_millis(50)).unwrap() {
+                break address;
+            }
+        };
+        batch.read(consumer.stream()).unwrap();
+        is_whole(&consumer, 4, address, &batch, BYTES);
+        assert_eq!(trainer.device.stats().extra_slots, 0);
+        drop((batch, slot));
+        trainer.ends();
+        drop(consumer);
+    });
+    let Some(end) = end else { return };
+    end.is_clean();
 }
 
 #[test]

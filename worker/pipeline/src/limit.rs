@@ -59,6 +59,43 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Unknown,
+        Self::Trainer,
+        Self::Storage,
+        Self::Inflating,
+        Self::Decoding,
+        Self::Gathering,
+        Self::WindowFill,
+        Self::MemoryBudget,
+        Self::Prefetch,
+        Self::HeldBatches,
+        Self::Coordinator,
+    ];
+
+    /// One word for it, where there is no room for more. No two begin alike.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Trainer => "trainer",
+            Self::Storage => "storage",
+            Self::Inflating => "inflate",
+            Self::Decoding => "decode",
+            Self::Gathering => "gather",
+            Self::WindowFill => "window",
+            Self::MemoryBudget => "memory",
+            Self::Prefetch => "ahead",
+            Self::HeldBatches => "held",
+            Self::Coordinator => "coordinator",
+        }
+    }
+
+    /// The letter that its [word](Self::word) begins with, which no other has.
+    pub fn letter(self) -> char {
+        self.word().chars().next().unwrap_or('?')
+    }
+
     /// What it is, for people.
     pub fn name(self) -> &'static str {
         match self {
@@ -464,6 +501,30 @@ mod tests {
     fn found(setup: Setup, spent: Spent) -> Finding {
         let later = Spent { wall_us: 100 * SECOND, ..spent };
         finding(&Account { setup, epoch: 1, recent: spent, in_epoch: later, ..Account::default() })
+    }
+
+    #[test]
+    fn each_limit_has_a_letter_of_its_own() {
+        for (place, limit) in Limit::ALL.into_iter().enumerate() {
+            // One that is added goes into `ALL`, where it stands here.
+            let listed = match limit {
+                Limit::Unknown => 0,
+                Limit::Trainer => 1,
+                Limit::Storage => 2,
+                Limit::Inflating => 3,
+                Limit::Decoding => 4,
+                Limit::Gathering => 5,
+                Limit::WindowFill => 6,
+                Limit::MemoryBudget => 7,
+                Limit::Prefetch => 8,
+                Limit::HeldBatches => 9,
+                Limit::Coordinator => 10,
+            };
+            assert_eq!(listed, place);
+        }
+        let letters: std::collections::BTreeSet<_> =
+            Limit::ALL.iter().map(|limit| limit.letter()).collect();
+        assert_eq!(letters.len(), Limit::ALL.len(), "{letters:?}");
     }
 
     #[test]

@@ -367,6 +367,25 @@ impl Operator {
         }
         same
     }
+
+    /// Type and shape of a row of what it makes of numbers of this type and shape, if it is one that a
+    /// device carries out in place of the worker: a cast, a normalization, a layout.
+    ///
+    /// # Errors  Why it cannot be done, there or at all.
+    pub fn made_of(&self, dtype: Dtype, shape: &[usize]) -> Result<(Dtype, Vec<usize>), String> {
+        let (Operation::Cast { input, .. }
+        | Operation::Normalize { input, .. }
+        | Operation::Layout { input, .. }) = &self.operation
+        else {
+            return Err("a device casts, normalizes and lays out; give others to operators".into());
+        };
+        if *input != self.output {
+            let what = "a device's operator makes a column of itself; leave output out";
+            return Err(what.into());
+        }
+        let form = self.operation.form(&[Form { dtype, shape: shape.to_vec() }])?;
+        Ok((form.dtype, form.shape))
+    }
 }
 
 impl Operation {

@@ -177,12 +177,13 @@ fn open(path: &Path, timeout: Duration) -> Result<OwnedFd, ConnectError> {
     let connected = retry_on_intr(|| rustix::net::connect(&socket, &address));
     connected.map_err(|errno| {
         let path = path.to_path_buf();
-        let is_socket = || fs::metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        // A dead one may be gone by now, as a worker that starts puts its own in the place.
+        let is_other = || fs::metadata(&path).is_ok_and(|found| !found.file_type().is_socket());
         match errno {
             Errno::NOENT | Errno::NOTDIR => ConnectError::Missing { path },
             Errno::ACCESS | Errno::PERM => ConnectError::Forbidden { path },
             Errno::AGAIN => ConnectError::Silent { path, waited: timeout },
-            Errno::CONNREFUSED if !is_socket() => ConnectError::NotASocket { path },
+            Errno::CONNREFUSED if is_other() => ConnectError::NotASocket { path },
             Errno::CONNREFUSED => ConnectError::Dead { path },
             errno => system(errno),
         }

@@ -89,18 +89,8 @@ impl fmt::Display for Address {
 }
 
 /// The coordinators of one cluster: at least one address, none of them twice.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Vec<Address>);
-
-/// A list of addresses as files say it.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Written {
-    /// With commas.
-    Text(String),
-    List(Vec<String>),
-}
 
 impl Addresses {
     /// A list.
@@ -154,16 +144,6 @@ impl Addresses {
     }
 }
 
-impl Addresses {
-    /// That none of them answers, as a sentence.
-    pub(crate) fn are_silent(&self) -> String {
-        match self.is_one() {
-            true => format!("{} does not answer", self.named()),
-            false => format!("none of {} answers", self.named()),
-        }
-    }
-}
-
 impl Default for Addresses {
     fn default() -> Self {
         Address::default().into()
@@ -182,23 +162,6 @@ impl FromStr for Addresses {
     /// With commas between them.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::new(text.split(','))
-    }
-}
-
-impl TryFrom<Written> for Addresses {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        match written {
-            Written::Text(text) => text.parse(),
-            Written::List(texts) => Self::new(texts.iter().map(String::as_str)),
-        }
-    }
-}
-
-impl From<Addresses> for String {
-    fn from(addresses: Addresses) -> Self {
-        addresses.to_string()
     }
 }
 
@@ -229,17 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_commas_or_are_lists_and_name_each_address_once() {
+    fn lists_have_commas_and_name_each_address_once() {
         let list: Addresses = "a:1, b:2,http://a:1/,c:3".parse().unwrap();
         assert_eq!(list.to_string(), "a:1,b:2,c:3");
         assert_eq!(list.named(), "the coordinators at a:1, b:2 and c:3");
-        let of = |json: &str| serde_json::from_str::<Addresses>(json);
-        assert_eq!(of(r#"["a:1","b:2","c:3"]"#).unwrap(), list);
-        assert_eq!(of(r#""a:1,b:2,c:3""#).unwrap(), list);
-        assert_eq!(of(r#""a:1""#).unwrap().named(), "the coordinator at a:1");
-        for refused in [r#"[]"#, r#""""#, r#""a:1,,b:2""#, r#"["a:1","b"]"#] {
-            assert!(of(refused).is_err(), "{refused}");
-        }
+        assert_eq!("a:1".parse::<Addresses>().unwrap().named(), "the coordinator at a:1");
         let many: Vec<_> = (1..=33).map(|port| format!("a:{port}")).collect();
         let error = many.join(",").parse::<Addresses>().unwrap_err();
         assert_eq!(error, "33 addresses are more than 32");

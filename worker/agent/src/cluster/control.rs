@@ -17,6 +17,7 @@ use crate::control::{
     Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
 };
 use crate::mend::Skipped;
+use crate::traced;
 
 /// Shards that a rank is said to read at most.
 const READING_MAX: usize = 1024;
@@ -217,6 +218,16 @@ impl GrpcControl {
         });
     }
 
+    /// Waits until the last words on ranks that ended are told, at most `patience`.
+    pub(crate) fn tell_rest(&self, patience: Duration) {
+        let ending = std::mem::take(&mut *self.ending());
+        runtime().block_on(async {
+            let all = futures::future::join_all(ending.into_values());
+            // What was not told by then, a later start of these ranks says.
+            let _ = tokio::time::timeout(patience, all).await;
+        });
+    }
+
     fn ending(&self) -> MutexGuard<'_, BTreeMap<(String, u64), JoinHandle<()>>> {
         // Every change of the map is complete when the lock is released, also by a panic.
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -256,6 +267,7 @@ async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bo
 
 impl Control for GrpcControl {
     fn register(&self, job: &JobSpec, waiting: Waiting<'_>) -> Result<(), ControlError> {
+        let _operation = traced::enter("register", None);
         let call = |mut clients: super::coordinator::Clients, context| {
             let request = wire::RegisterJobRequest {
                 context,
@@ -269,6 +281,7 @@ impl Control for GrpcControl {
     }
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
+        let _operation = traced::enter("lease", None);
         // What a dynamic job was granted is somebody's alone: it takes the coordinator's word.
         let is_dynamic = request.mode == Mode::Dynamic;
         match &request.intent {

@@ -14,6 +14,7 @@ use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 use uuid::Uuid;
@@ -21,8 +22,11 @@ use uuid::Uuid;
 use self::reply::{Reply, Unanswered};
 use self::tour::Tour;
 use crate::cluster::address::{Address, Addresses};
+use crate::cluster::credentials::{Bearer, Credentials};
 use crate::cluster::runtime::runtime;
+use crate::cluster::whereabouts::{Found, Whereabouts};
 use crate::control::{ControlError, Waiting};
+use crate::traced;
 
 pub use self::reply::{CallError, Silence};
 
@@ -49,19 +53,25 @@ pub const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(60);
 /// Addresses that are not listed and were named by coordinators, at most; the oldest is forgotten.
 const LEARNED_MAX: usize = 8;
 
+/// The file that names them may take so long to be read: it may lie on another host.
+const READ_MAX: Duration = Duration::from_secs(5);
+
 /// Bytes of an answer at most: that of the largest job has a million of them.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A call's answer to come.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
+/// The way to one coordinator.
+pub type Wire = InterceptedService<Channel, Bearer>;
+
 /// Both services of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// What workers need.
-    pub worker: WorkerServiceClient<Channel>,
+    pub worker: WorkerServiceClient<Wire>,
     /// What people ask.
-    pub admin: AdminServiceClient<Channel>,
+    pub admin: AdminServiceClient<Wire>,
 }
 
 /// What to do when there is no coordinator at any address.
@@ -81,9 +91,10 @@ pub struct Coordinator {
 
 #[derive(Debug)]
 struct Inner {
-    listed: Addresses,
+    place: Whereabouts,
     principal: String,
     timeout: Duration,
+    credentials: Credentials,
     route: Mutex<Route>,
     /// The cluster that is expected, or that answered first.
     cluster_id: Mutex<Option<String>>,
@@ -92,6 +103,8 @@ struct Inner {
 /// What is known of the nodes.
 #[derive(Debug, Default)]
 struct Route {
+    /// Where they are; `None`: the file that says it was not read yet.
+    found: Option<Found>,
     /// Who answered last, or is said to lead.
     leader: Option<Address>,
     /// Connections, each made when first needed; listed addresses, and a few that were learned.
@@ -101,9 +114,11 @@ struct Route {
 }
 
 impl Coordinator {
-    /// The coordinators at `addresses`, one or several with commas. Nothing is connected yet.
+    /// The coordinators at `addresses`, one or several with commas, or `@PATH`. Nothing is connected yet.
     /// - `principal`: who asks, for their logs.
     /// - `timeout`: how long calls wait for an answer.
+    /// - `cluster_id`: the only cluster that is believed, if one is.
+    /// - `credentials`: what is shown to them.
     ///
     /// # Errors  An address is none.
     pub fn new(
@@ -111,34 +126,53 @@ impl Coordinator {
         principal: impl Into<String>,
         timeout: Duration,
         cluster_id: Option<String>,
+        credentials: Credentials,
     ) -> Result<Self, ControlError> {
         let bad = |error: String| {
             let message = format!("coordinator={addresses:?} is not an address; {error}");
             WireError::new(ErrorKind::Invalid, message)
         };
-        Ok(Self::of(addresses.parse().map_err(bad)?, principal, timeout, cluster_id))
+        let place: Whereabouts = addresses.parse().map_err(bad)?;
+        Ok(Self::of(place, principal, timeout, cluster_id, credentials))
     }
 
-    /// As [`Coordinator::new`], of addresses that were read already.
+    /// As [`Coordinator::new`], of what was read already.
     pub fn of(
-        listed: Addresses,
+        place: impl Into<Whereabouts>,
         principal: impl Into<String>,
         timeout: Duration,
         cluster_id: Option<String>,
+        credentials: Credentials,
     ) -> Self {
-        let (route, cluster_id) = (Mutex::default(), Mutex::new(cluster_id));
-        let principal = principal.into();
-        Self { inner: Arc::new(Inner { listed, principal, timeout, route, cluster_id }) }
+        let (place, principal) = (place.into(), principal.into());
+        let found = match &place {
+            Whereabouts::Listed(_) => place.find().ok(),
+            Whereabouts::File(_) => None,
+        };
+        let route = Mutex::new(Route { found, ..Route::default() });
+        let cluster_id = Mutex::new(cluster_id);
+        let inner = Inner { place, principal, timeout, credentials, route, cluster_id };
+        Self { inner: Arc::new(inner) }
     }
 
-    /// Where they are.
-    pub fn addresses(&self) -> &Addresses {
-        &self.inner.listed
+    /// Where they are, as it was said.
+    pub fn whereabouts(&self) -> &Whereabouts {
+        &self.inner.place
+    }
+
+    /// Where they are; `None`: the file that says it was not read yet.
+    pub fn addresses(&self) -> Option<Addresses> {
+        Some(self.inner.lock().found.as_ref()?.addresses.clone())
     }
 
     /// How long calls wait for an answer.
     pub fn timeout(&self) -> Duration {
         self.inner.timeout
+    }
+
+    /// What is shown to them.
+    pub fn credentials(&self) -> &Credentials {
+        &self.inner.credentials
     }
 
     /// Who answered last, or is said to lead.
@@ -161,7 +195,10 @@ impl Coordinator {
         Some(Context {
             request_id: request_id.to_owned(),
             principal: self.inner.principal.clone(),
-            cluster_id: self.cluster_id().unwrap_or_default(),
+            cluster_id: self
+                .cluster_id()
+                .or_else(|| self.inner.named_cluster())
+                .unwrap_or_default(),
             protocol: COORDINATOR_PROTOCOL,
         })
     }
@@ -174,10 +211,13 @@ impl Coordinator {
         call: impl Fn(Clients, Option<Context>) -> Answer<T> + Send + Sync,
     ) -> Result<T, WireError> {
         let request_id = new_id();
-        let (mut tour, mut said) = (self.inner.tour(), Silence::default());
+        let (mut tour, unread) = Arc::clone(&self.inner).set_out().await;
+        let mut said = Silence::default();
+        said.read(unread);
         while let Some(address) = tour.next() {
             let answer = call(self.inner.clients(&address), self.context(&request_id));
-            match attempt(answer, self.inner.attempt_limit(ATTEMPT)).await {
+            let attempt = attempt(answer, self.inner.attempt_limit(ATTEMPT)).await;
+            match attempt.map_err(|unanswered| self.inner.judged(unanswered)) {
                 Ok(answer) => {
                     self.inner.answered(&address);
                     return Ok(answer);
@@ -216,7 +256,7 @@ impl Coordinator {
         let begun = Instant::now();
         let asked = self.ask_longer(Patience::Wait, (ATTEMPT, longer), waiting, call);
         asked.map_err(|error| match error {
-            CallError::Silent(said) => said.unreachable(&self.inner.listed, begun.elapsed()),
+            CallError::Silent(said) => said.unreachable(&self.inner.place, begun.elapsed()),
             CallError::Refused(error) => error,
         })
     }
@@ -244,10 +284,13 @@ impl Coordinator {
         call: impl Fn(Clients, Option<Context>) -> Answer<T>,
     ) -> Result<T, CallError> {
         let (request_id, begun, inner) = (new_id(), Instant::now(), &self.inner);
-        let (mut tour, mut said, mut backoff) = (inner.tour(), Silence::default(), BACKOFF.0);
+        let (mut said, mut backoff) = (Silence::default(), BACKOFF.0);
+        let note = inner.place.are_silent();
+        let (mut tour, unread) = wait(Arc::clone(inner).set_out(), (&note, begun), waiting)?;
+        said.read(unread);
         loop {
             let note = match said.is_empty() {
-                true => inner.listed.are_silent(),
+                true => inner.place.are_silent(),
                 false => said.to_string(),
             };
             let left = inner.timeout.saturating_sub(begun.elapsed());
@@ -263,7 +306,9 @@ impl Coordinator {
                 // A timer belongs to the runtime that it is made on.
                 wait(async move { tokio::time::sleep(pause).await }, (&note, begun), waiting)?;
                 backoff = (2 * backoff).min(BACKOFF.1);
-                tour = inner.tour();
+                let (again, unread) = wait(Arc::clone(inner).set_out(), (&note, begun), waiting)?;
+                tour = again;
+                said.read(unread);
                 continue;
             };
             let answer = call(inner.clients(&address), self.context(&request_id));
@@ -271,7 +316,8 @@ impl Coordinator {
             let limit = inner.attempt_limit(attempt_most) + longer;
             let limit = limit.min(left / tour.left());
             let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
-            match wait(attempt, (&note, begun), waiting)? {
+            let attempt = wait(attempt, (&note, begun), waiting)?;
+            match attempt.map_err(|unanswered| inner.judged(unanswered)) {
                 Ok(answer) => {
                     inner.answered(&address);
                     return Ok(answer);
@@ -331,12 +377,61 @@ impl Inner {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tour(&self) -> Tour {
-        Tour::new(self.lock().leader.clone(), &self.listed)
+    /// A round, and why nobody knows whom to ask, if so. A file that names them is read if it was not yet, or if
+    /// nobody answered where it said: they may have moved.
+    async fn set_out(self: Arc<Self>) -> (Tour, Option<String>) {
+        let mut unread = None;
+        let is_to_read = {
+            let route = self.lock();
+            let is_file = matches!(self.place, Whereabouts::File(_));
+            is_file && (route.found.is_none() || route.failed > 0)
+        };
+        if is_to_read {
+            let place = self.place.clone();
+            let reading = tokio::task::spawn_blocking(move || place.find());
+            let read = match tokio::time::timeout(READ_MAX, reading).await {
+                Ok(Ok(read)) => read,
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!("cannot read {}: its disk does not answer", self.place)),
+            };
+            let mut route = self.lock();
+            match read {
+                Ok(found) => route.found = Some(found),
+                // What it said before may still be so.
+                Err(_) if route.found.is_some() => {}
+                Err(reason) => unread = Some(reason),
+            }
+        }
+        let route = self.lock();
+        let listed = route.found.as_ref().map(|found| &found.addresses);
+        (Tour::new(route.leader.clone(), listed), unread)
+    }
+
+    /// The cluster that the file speaks of.
+    fn named_cluster(&self) -> Option<String> {
+        self.lock().found.as_ref()?.cluster_id.clone()
+    }
+
+    /// An address that an old file names may be another cluster's by now: the file will be written anew.
+    fn judged(&self, unanswered: Unanswered) -> Unanswered {
+        match unanswered {
+            Unanswered::Refused(error)
+                if error.kind == ErrorKind::WrongCluster
+                    && matches!(self.place, Whereabouts::File(_))
+                    && self.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).is_none() =>
+            {
+                Unanswered::Said(Reply::NotNow(error))
+            }
+            other => other,
+        }
+    }
+
+    fn is_one(&self) -> bool {
+        self.lock().found.as_ref().is_none_or(|found| found.addresses.is_one())
     }
 
     fn attempt_limit(&self, most: Duration) -> Duration {
-        match self.listed.is_one() {
+        match self.is_one() {
             true => most,
             false => ATTEMPT_FIRST.saturating_mul(1 << self.lock().failed.min(8)).min(most),
         }
@@ -347,13 +442,16 @@ impl Inner {
         if let Some((_, clients)) = route.known.iter().find(|(known, _)| known == address) {
             return clients.clone();
         }
-        let is_learned = |known: &(Address, Clients)| !self.listed.contains(&known.0);
+        let listed = route.found.as_ref().map(|found| found.addresses.clone());
+        let is_listed =
+            |address: &Address| listed.as_ref().is_some_and(|listed| listed.contains(address));
+        let is_learned = |known: &(Address, Clients)| !is_listed(&known.0);
         let learned = route.known.iter().filter(|known| is_learned(known)).count();
-        if learned >= LEARNED_MAX && !self.listed.contains(address) {
+        if learned >= LEARNED_MAX && !is_listed(address) {
             let oldest = route.known.iter().position(is_learned).expect("there are some");
             route.known.remove(oldest);
         }
-        let clients = connect(address);
+        let clients = connect(address, &self.credentials);
         route.known.push((address.clone(), clients.clone()));
         clients
     }
@@ -380,14 +478,14 @@ impl Inner {
     /// A refusal that is about the address says which one.
     fn refused(&self, address: &Address, mut error: WireError) -> WireError {
         let is_of_address = matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::WrongVersion);
-        if is_of_address && !self.listed.is_one() {
+        if is_of_address && !self.is_one() {
             error.message = format!("{address}: {}", error.message);
         }
         error
     }
 }
 
-fn connect(address: &Address) -> Clients {
+fn connect(address: &Address, credentials: &Credentials) -> Clients {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .expect("an address is a host and a port")
         .connect_timeout(Duration::from_secs(2))
@@ -396,20 +494,31 @@ fn connect(address: &Address) -> Clients {
         .tcp_nodelay(true);
     let handle = runtime();
     let _entered = handle.enter();
-    let channel = endpoint.connect_lazy();
-    let worker = WorkerServiceClient::new(channel.clone());
-    let admin = AdminServiceClient::new(channel);
+    let channel = match credentials.connector(address) {
+        Some(connector) => endpoint.connect_with_connector_lazy(connector),
+        None => endpoint.connect_lazy(),
+    };
+    let bearer = credentials.bearer();
+    let worker = WorkerServiceClient::with_interceptor(channel.clone(), bearer.clone());
+    let admin = AdminServiceClient::with_interceptor(channel, bearer);
     Clients {
         worker: worker.max_decoding_message_size(ANSWER_BYTES_MAX),
         admin: admin.max_decoding_message_size(ANSWER_BYTES_MAX),
     }
 }
 
-async fn attempt<T>(answer: Answer<T>, limit: Duration) -> Result<T, Unanswered> {
-    match tokio::time::timeout(limit, answer).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(Unanswered::of(&status)),
-        Err(_) => Err(Unanswered::Said(Reply::late(limit))),
+/// One attempt of what this thread works on now.
+fn attempt<T>(
+    answer: Answer<T>,
+    limit: Duration,
+) -> impl Future<Output = Result<T, Unanswered>> + use<T> {
+    let answer = traced::carry(answer);
+    async move {
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(Unanswered::of(&status)),
+            Err(_) => Err(Unanswered::Said(Reply::late(limit))),
+        }
     }
 }
 

@@ -83,6 +83,7 @@ struct State {
     is_draining: bool,
     /// When the session was last known to live.
     confirmed: Option<Confirmed>,
+    heartbeat_took: Option<Duration>,
     /// Corrupt records by job, and whether the coordinator knows of each.
     skipped: BTreeMap<String, BTreeMap<Sample, (wire::SkippedRecord, bool)>>,
 }
@@ -254,7 +255,7 @@ impl Session {
             }
             let wait = self.shared.changed.wait_timeout(state, ASK_EVERY);
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
-            let note = self.shared.coordinator.addresses().are_silent();
+            let note = self.shared.coordinator.whereabouts().are_silent();
             if state.id.is_none() && !waiting(if state.is_lost { &note } else { "" }) {
                 return Err(WireError::new(
                     ErrorKind::Retry,
@@ -262,6 +263,12 @@ impl Session {
                 ));
             }
         }
+    }
+
+    /// Why the coordinator does not take this worker, if it said so.
+    pub(crate) fn refusal(&self) -> Option<WireError> {
+        let state = self.shared.lock();
+        state.refused.clone().filter(|_| state.id.is_none())
     }
 
     /// Whether the coordinator wants this worker to hand over what it serves, and leave.
@@ -312,11 +319,15 @@ impl Shared {
     pub(crate) fn report(&self) -> WorkerReport {
         let state = self.lock();
         let ranks = state.ranks.iter().map(|served| served.report()).collect();
+        let of_job = |(job, known): (&String, &BTreeMap<_, _>)| (job.clone(), known.len() as u64);
         WorkerReport {
             session: state.id.filter(|_| !state.is_lost),
             has_joined: state.has_joined,
             refused: state.refused.as_ref().map(|error| error.message.clone()),
             confirmed: state.confirmed.map(|confirmed| confirmed.age()),
+            heartbeat_took: state.heartbeat_took,
+            corrupt_records: state.skipped.iter().map(of_job).collect(),
+            certificate_not_after: self.coordinator.credentials().certificate_not_after(),
             is_draining: state.is_draining,
             trainers: 0,
             budget_bytes: 0,
@@ -487,22 +498,12 @@ impl Shared {
     async fn renew(&self, id: u64) -> Duration {
         self.confirm(id).await;
         self.report_skipped(id).await;
-        let (ranks, scans, heartbeat) = {
+        let (ranks, heartbeat) = {
             let state = self.lock();
-            (state.ranks.clone(), state.scans.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
+            (state.ranks.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
         };
-        let progress = |served: &Arc<Served>| {
-            let is_confirmed = served.lock().fencing != 0;
-            is_confirmed.then(|| served.progress())
-        };
-        let progress = ranks.iter().filter_map(progress).collect();
-        let request = wire::HeartbeatRequest { context: None, session: id, ranks: progress, scans };
         let sent = Instant::now();
-        let result = self.coordinator.once(|mut clients, context| {
-            let request = wire::HeartbeatRequest { context, ..request.clone() };
-            Box::pin(async move { clients.worker.heartbeat(request).await })
-        });
-        match result.await {
+        match self.beat(id, &ranks).await {
             Ok(response) => {
                 for verdict in response.verdicts {
                     judge(&ranks, &verdict);
@@ -512,6 +513,7 @@ impl Shared {
                     ask_back(&ranks, &revocation);
                 }
                 let mut state = self.lock();
+                state.heartbeat_took = Some(sent.elapsed());
                 if state.id == Some(id)
                     && let Some(confirmed) = &mut state.confirmed
                 {
@@ -529,8 +531,8 @@ impl Shared {
                 self.forget(id);
                 Duration::ZERO
             }
-            Err(error) if error.kind == ErrorKind::WrongCluster => {
-                // Another cluster has this address now; ours may come back.
+            Err(error) if matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Denied) => {
+                // Another cluster has this address now, or ours does not know us: both may change.
                 self.lost(&error);
                 REFUSED_PAUSE
             }
@@ -539,6 +541,26 @@ impl Shared {
                 heartbeat.min(jittered(RETRY_PAUSE))
             }
         }
+    }
+
+    /// Tells how far ranks and scans are, and hears what the coordinator has to say to that.
+    async fn beat(
+        &self,
+        session: u64,
+        ranks: &[Arc<Served>],
+    ) -> Result<wire::HeartbeatResponse, WireError> {
+        let progress = |served: &Arc<Served>| {
+            let is_confirmed = served.lock().fencing != 0;
+            is_confirmed.then(|| served.progress())
+        };
+        let progress = ranks.iter().filter_map(progress).collect();
+        let scans = self.lock().scans.clone();
+        let request = wire::HeartbeatRequest { context: None, session, ranks: progress, scans };
+        let beat = self.coordinator.once(|mut clients, context| {
+            let request = wire::HeartbeatRequest { context, ..request.clone() };
+            Box::pin(async move { clients.worker.heartbeat(request).await })
+        });
+        beat.await
     }
 
     /// Asks for the leases that were granted for the time being, or went with an earlier session.
@@ -629,6 +651,13 @@ impl Shared {
             return;
         };
         self.report_skipped(session).await;
+        // Ranks whose trainers read on without this worker: where they stood is known once it has left.
+        let ranks = self.lock().ranks.clone();
+        if !ranks.is_empty()
+            && let Err(error) = self.beat(session, &ranks).await
+        {
+            tracing::debug!(%error, "where ranks stood was not told");
+        }
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::LeaveRequest { context, session };
             Box::pin(async move { clients.worker.leave(request).await })
@@ -642,7 +671,7 @@ impl Shared {
         let mut state = self.lock();
         if !state.is_lost {
             tracing::warn!(
-                coordinator = %self.coordinator.addresses(), %error,
+                coordinator = %self.coordinator.whereabouts(), %error,
                 "the coordinator does not answer; what runs goes on, of dynamic jobs as long as their leases last"
             );
         }
@@ -651,7 +680,7 @@ impl Shared {
 
     fn found(&self, state: &mut State) {
         if state.is_lost {
-            tracing::info!(coordinator = %self.coordinator.addresses(), "the coordinator is back");
+            tracing::info!(coordinator = %self.coordinator.whereabouts(), "the coordinator is back");
         }
         state.is_lost = false;
     }

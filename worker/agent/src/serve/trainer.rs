@@ -18,7 +18,7 @@ use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, OpenProgress, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
-use crate::control::{Control, JobSpec, LeaseRequest};
+use crate::control::{Control, JobSpec, Lease, LeaseRequest};
 use crate::dataset::{FileRules, LeftOut};
 use crate::error::LoadError;
 use crate::mend::Skipped;
@@ -29,6 +29,7 @@ use crate::serve::flight::Flight;
 use crate::serve::running::{Ready, Running};
 use crate::serve::send;
 use crate::trace;
+use crate::traced::{self, Entered};
 use crate::tuning::PREFETCH_START;
 
 /// How long a trainer may take to say what it is.
@@ -113,7 +114,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
             "user {} may not use this worker; add it to the worker's --allow-uid",
             peer.uid
         );
-        let _ = trainer.fail(0, &WireError::new(ErrorKind::Invalid, message));
+        let _ = trainer.fail(0, &WireError::new(ErrorKind::Denied, message));
         return;
     }
     tracing::debug!(?peer, "a trainer connected");
@@ -121,6 +122,18 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         Ok(()) | Err(SocketError::Closed) => tracing::debug!(?peer, "a trainer left"),
         Err(error) => tracing::info!(?peer, %error, "a trainer was cut off"),
     }
+}
+
+/// The operation that a request is part of, while it is worked on; of requests that others wait for.
+fn operation(asked: &Asked, traceparent: &str) -> Option<Entered> {
+    let name = match asked {
+        Asked::Open(_) => "open",
+        Asked::Register(_) => "register",
+        Asked::Latest(_) => "latest",
+        Asked::Start(_) => "start",
+        _ => return None,
+    };
+    Some(traced::enter(name, traceparent.parse().ok()))
 }
 
 struct Trainer<'a> {
@@ -154,6 +167,7 @@ impl Trainer<'_> {
                 self.fail(0, &WireError::new(ErrorKind::WrongVersion, message))?;
                 continue;
             };
+            let _operation = operation(&asked, &message.traceparent);
             self.answer(asked)?;
         }
         // The trainer lives, and knows best how far it is: what it was granted stays for it.
@@ -175,7 +189,7 @@ impl Trainer<'_> {
         send(&self.sender, Message::Goodbye(wire::Goodbye { reason }), None)?;
         let begun = Instant::now();
         while begun.elapsed() < GOODBYE_WAIT && !self.hub.stop.load(Ordering::Relaxed) {
-            if let Some((wire::ToWorker { message: Some(asked @ Asked::Took(_)) }, _)) =
+            if let Some((wire::ToWorker { message: Some(asked @ Asked::Took(_)), .. }, _)) =
                 receiver.recv(LOOK_EVERY)?
             {
                 self.answer(asked)?;
@@ -398,6 +412,8 @@ impl Trainer<'_> {
         let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
         let lease = self.hub.control.lease(&request, &mut |note| notes.wait(note));
         let lease = lease.map_err(|error| notes.late(error.into()))?;
+        let Lease { job: name, generation, rank, fencing, .. } = &lease;
+        tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
         let release = Release { control: &self.hub.control, lease: Some(lease.clone()) };
         let (counts, rules) =
             (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
@@ -448,7 +464,7 @@ impl Trainer<'_> {
 /// Gives a lease back unless it is kept.
 struct Release<'a> {
     control: &'a Arc<dyn Control>,
-    lease: Option<crate::control::Lease>,
+    lease: Option<Lease>,
 }
 
 impl Release<'_> {
@@ -546,10 +562,13 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
         // A trainer that names none trusts its worker; one that names nonsense has refused it itself.
         return Ok(());
     };
-    if listed.iter().any(|address| ours.addresses().contains(address)) {
+    let ours_listed = ours.addresses();
+    let is_ours = |address| ours_listed.as_ref().is_some_and(|listed| listed.contains(address));
+    if listed.iter().any(is_ours) {
         return Ok(());
     }
-    let other = Coordinator::of(listed, "worker", OTHER_TIMEOUT, None);
+    let credentials = ours.credentials().clone();
+    let other = Coordinator::of(listed, "worker", OTHER_TIMEOUT, None, credentials);
     let status: GetStatusResponse = other.call(&mut |_| true, |mut clients, context| {
         let request = GetStatusRequest { context };
         Box::pin(async move { clients.admin.get_status(request).await })
@@ -560,7 +579,7 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
             format!(
                 "this worker is of cluster {id} (coordinator {}), the loader's coordinator={theirs} is of \
                  cluster {}; give both the same coordinator",
-                ours.addresses(),
+                ours.whereabouts(),
                 status.cluster_id
             ),
         )),

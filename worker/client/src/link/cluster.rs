@@ -2,6 +2,7 @@
 //! in sequence.
 
 mod ahead;
+mod told;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Dataset, Delivered, Demand, GrpcControl, LoadError, PrefetchStats, ScanProgress, Skipped,
+    Dataset, Delivered, Demand, GrpcControl, LoadError, ScanProgress, Skipped, traced,
 };
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
@@ -24,9 +25,9 @@ use crate::contents::Contents;
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for, register};
 use crate::link::here::Here;
 use crate::link::in_process::{
-    InProcess, cluster_of, coordinator, in_background, open_here, session,
+    InProcess, await_file, cluster_of, coordinator, in_background, open_here, session,
 };
-use crate::link::received::{prefetch_stats, samples_of, skipped_to};
+use crate::link::received::{samples_of, skipped_to};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
@@ -65,6 +66,8 @@ pub(crate) struct Cluster {
     connection: u64,
     /// Whether the batch that was handed out last is of the current connection and start.
     last_is_current: bool,
+    /// From whom that is, if it was in hand.
+    last_origin: Option<Origin>,
     hold_max: usize,
     copies: SlotPool,
     copied: u64,
@@ -79,9 +82,17 @@ pub(crate) struct Cluster {
 
 type Connected = Result<WorkerLink, Unavailable>;
 
-struct Queued {
+/// Who sent what is in hand.
+#[derive(Clone, Copy)]
+struct Origin {
     connection: u64,
     start: u64,
+    /// It was copied here since.
+    is_copied: bool,
+}
+
+struct Queued {
+    origin: Origin,
     epoch: u64,
     step: u64,
     /// `None`: the epoch ended for this rank, after so many steps.
@@ -116,7 +127,7 @@ impl Cluster {
     ) -> Result<(Self, Contents), LoadError> {
         let cluster = cluster_of(&setting);
         // An address that is none is refused before anything is waited for.
-        coordinator(&setting)?;
+        await_file(&coordinator(&setting)?, progress)?;
         let path = cluster.worker.clone().unwrap_or_else(default_worker_socket);
         let is_told = cluster.worker.is_some() || std::env::var_os("SHARDFEED_WORKER").is_some();
         let patience = match (is_told, cluster.fallback) {
@@ -150,6 +161,7 @@ impl Cluster {
             start: 0,
             connection: 0,
             last_is_current: false,
+            last_origin: None,
             hold_max: 1,
             copies: SlotPool::new(COPIES_KEPT),
             copied: 0,
@@ -262,7 +274,10 @@ impl Cluster {
                         Err(lost) => self.lost(lost)?,
                     }
                 }
-                Way::Here(here) => return here.here.poll(place, left),
+                Way::Here(here) => {
+                    self.last_origin = None;
+                    return here.here.poll(place, left);
+                }
                 Way::Connecting(_) | Way::Opening(_) => {
                     if left.is_zero() || !self.advance(left.min(Duration::from_millis(20)))? {
                         return Ok(Event::Pending);
@@ -342,13 +357,13 @@ impl Cluster {
                         self.met.push(one.clone());
                     }
                 }
-                let (connection, batch) = (self.connection, Some(batch));
-                self.queue.push_back(Queued { connection, start, epoch, step, batch, skipped });
+                let (origin, batch) = (self.origin(start), Some(batch));
+                self.queue.push_back(Queued { origin, epoch, step, batch, skipped });
             }
             Heard::EpochEnd { start, epoch, steps } if start == self.start => {
-                let (connection, step) = (self.connection, steps);
+                let (origin, step) = (self.origin(start), steps);
                 let (batch, skipped) = (None, vec![]);
-                self.queue.push_back(Queued { connection, start, epoch, step, batch, skipped });
+                self.queue.push_back(Queued { origin, epoch, step, batch, skipped });
             }
             Heard::Again { start } if start == self.start => {
                 self.queue.clear();
@@ -392,6 +407,13 @@ impl Cluster {
     ) -> Result<(), LoadError> {
         let place = place(self.queue.len())?;
         let options = &self.setting.options;
+        let _operation = traced::enter("start", None);
+        tracing::info!(
+            rank = options.rank,
+            epoch = place.epoch,
+            step = place.step,
+            "asking for batches"
+        );
         self.start += 1;
         let start = wire::Start {
             start: self.start,
@@ -459,21 +481,24 @@ impl Cluster {
     }
 
     fn hand_out(&mut self, queued: Queued) -> Result<Event, LoadError> {
-        let Queued { connection, start, epoch, step, batch, skipped } = queued;
+        let Queued { mut origin, epoch, step, batch, skipped } = queued;
         let Some(mut batch) = batch else {
             return Ok(Event::EpochEnd { epoch, steps: step });
         };
-        self.last_is_current = connection == self.connection && start == self.start;
+        self.last_is_current = (origin.connection, origin.start) == (self.connection, self.start);
         let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
         if let Way::Worker(link, _) = &self.way
             && self.last_is_current
+            && !origin.is_copied
         {
             // Slots that arrays view: all that are out but those in hand and this one.
             let held = link.regions.out().saturating_sub(self.queue.len() + 1);
             if held >= self.hold_max {
                 batch = self.copy(batch)?;
+                origin.is_copied = true;
             }
         }
+        self.last_origin = Some(origin);
         Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, skipped, batch })))
     }
 
@@ -758,39 +783,6 @@ impl Cluster {
             }
             Ok(InProcess { here, coordinator, _scanner: None })
         })
-    }
-
-    pub(crate) fn stats(&self) -> Option<PrefetchStats> {
-        match &self.way {
-            Way::Here(here) => here.here.stats(),
-            Way::Worker(link, _) => {
-                let copies = self.copies.stats();
-                let stats = link.stats.as_ref()?;
-                let held = link.regions.out().saturating_sub(self.queue.len());
-                Some(prefetch_stats(stats, self.queue.len(), held, copies, self.waited))
-            }
-            Way::Connecting(_) | Way::Opening(_) => None,
-        }
-    }
-
-    pub(crate) fn cluster_id(&self) -> Option<String> {
-        match &self.way {
-            Way::Worker(link, _) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
-            Way::Here(here) => here.coordinator.cluster_id(),
-            Way::Connecting(_) | Way::Opening(_) => None,
-        }
-    }
-
-    pub(crate) fn copied(&self) -> u64 {
-        self.copied
-    }
-
-    pub(crate) fn source(&self) -> String {
-        match &self.way {
-            Way::Worker(link, _) => format!("worker {}", link.name()),
-            Way::Here(_) | Way::Opening(_) => "in process".into(),
-            Way::Connecting(_) => "connecting".into(),
-        }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{FileRules, LeftOut, LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_agent::{
+    FileRules, LeftOut, LoadError, OpenProgress, ScanProgress, ScanStage, Whereabouts,
+    absolute_pattern, traced,
+};
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -93,6 +96,7 @@ pub(crate) fn greet(
     job: Option<&Job>,
     progress: Progress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
+    let _operation = traced::enter("connect", None);
     let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
     let connection = connect(path, &options)?;
     let mut link = WorkerLink::new(connection, path);
@@ -101,7 +105,7 @@ pub(crate) fn greet(
     let hello = wire::Hello {
         trainer: setting.trainer.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
-        coordinator: cluster.coordinator.clone(),
+        coordinator: addresses(&cluster.coordinator),
         ranks_on_host: cluster.ranks_on_host,
         timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
     };
@@ -114,6 +118,18 @@ pub(crate) fn greet(
         register(&mut link, job, progress)?;
     }
     Ok((link, contents))
+}
+
+/// The coordinators as a worker is told them: it may not read this trainer's file, and knows another working
+/// folder. Of a file that is gone for a while nothing is said, and the worker is believed, as one of this loader's
+/// cluster was there before.
+fn addresses(coordinator: &str) -> String {
+    match coordinator.parse() {
+        Ok(place @ Whereabouts::File(_)) => {
+            place.addresses().map_or_else(|_| String::new(), |addresses| addresses.to_string())
+        }
+        _ => coordinator.to_owned(),
+    }
 }
 
 /// As [`greet`], again and again while nobody is there.
@@ -225,18 +241,7 @@ fn open(
 
 /// Patterns as the worker will see them: it has another working directory.
 pub(crate) fn absolute(patterns: &[String]) -> Result<Vec<String>, LoadError> {
-    let absolute = |pattern: &String| {
-        if pattern.contains("://") {
-            return Ok(pattern.clone());
-        }
-        let path = std::path::absolute(pattern)
-            .map_err(|source| LoadError::Io { file: pattern.clone(), source })?;
-        // `absolute` keeps what a pattern may say, but not a trailing slash, which names no file.
-        path.to_str().map(str::to_owned).ok_or_else(|| {
-            LoadError::NotFound(format!("{}: the path is not UTF-8", path.display()))
-        })
-    };
-    patterns.iter().map(absolute).collect()
+    patterns.iter().map(|pattern| absolute_pattern(pattern)).collect()
 }
 
 /// Tells a caller's progress what is waited for.

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Assignment, Control, Dataset, Demand, JobSpec, Lease, LeaseRequest, LoadError, PREFETCH_START,
-    Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
+    Assignment, Control, Dataset, Delivered, Demand, JobSpec, Lease, LeaseRequest, LoadError,
+    PREFETCH_START, Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
@@ -47,6 +47,8 @@ enum Phase {
 
 struct Running {
     prefetch: Prefetch,
+    /// The batch that was put back, which comes before all others.
+    put_back: Option<Box<Delivered>>,
     lease: Lease,
     is_dynamic: bool,
     /// It was told that the coordinator is waited for.
@@ -64,13 +66,13 @@ impl Running {
             return Ok(Polled::Pending);
         }
         let Some(good) = control.good_for(&self.lease) else {
-            return self.prefetch.poll(timeout);
+            return self.next(timeout);
         };
         control.lanes(&self.lease, self.lease.epoch)?;
         if !good.is_zero() {
             self.is_told = false;
             self.prefetch.confirmed(true);
-            return self.prefetch.poll(timeout.min(good));
+            return self.next(timeout.min(good));
         }
         self.prefetch.confirmed(false);
         if !std::mem::replace(&mut self.is_told, true) {
@@ -82,6 +84,13 @@ impl Running {
         }
         std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
         Ok(Polled::Pending)
+    }
+
+    fn next(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
+        match self.put_back.take() {
+            Some(delivered) => Ok(Polled::Ready(delivered)),
+            None => self.prefetch.poll(timeout),
+        }
     }
 
     /// Tells what is ahead, and where time goes.
@@ -176,30 +185,43 @@ impl Here {
                     Err(LoadError::ReaderLost)
                 }
             },
-            Phase::Running(running) => match running.poll(&self.control, timeout) {
-                Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
-                Err(error) if running.has_lapsed(&error) => {
-                    tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
-                    self.stop();
-                    Ok(Event::Pending)
+            Phase::Running(running) => {
+                let is_told_of = running.put_back.is_some();
+                match running.poll(&self.control, timeout) {
+                    Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
+                    Err(error) if running.has_lapsed(&error) => {
+                        tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
+                        self.stop();
+                        Ok(Event::Pending)
+                    }
+                    Ok(Polled::Pending) => Ok(Event::Pending),
+                    Ok(Polled::Ready(delivered)) => {
+                        if !is_told_of {
+                            self.control.report_skipped(&running.lease.job, &delivered.skipped);
+                        }
+                        Ok(Event::Batch(delivered))
+                    }
+                    Err(error) => {
+                        self.stop();
+                        Err(error)
+                    }
                 }
-                Ok(Polled::Pending) => Ok(Event::Pending),
-                Ok(Polled::Ready(delivered)) => {
-                    self.control.report_skipped(&running.lease.job, &delivered.skipped);
-                    Ok(Event::Batch(delivered))
-                }
-                Err(error) => {
-                    self.stop();
-                    Err(error)
-                }
-            },
+            }
         }
     }
 
     /// Shows what is ready of the next `count` batches.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        if let Phase::Running(Running { prefetch, put_back, .. }) = &mut self.phase {
+            put_back.iter_mut().take(count).for_each(|delivered| see(&mut delivered.batch));
+            prefetch.peek(count.saturating_sub(put_back.iter().len()), see);
+        }
+    }
+
+    /// The next batch is this one again, while the lease that it was read under lasts.
+    pub(crate) fn put_back(&mut self, delivered: Box<Delivered>) {
         if let Phase::Running(running) = &mut self.phase {
-            running.prefetch.peek(count, see);
+            running.put_back = Some(delivered);
         }
     }
 
@@ -260,8 +282,8 @@ impl Here {
             Phase::Idle => {}
             Phase::Starting { gave_up, .. } => gave_up.store(true, Ordering::Relaxed),
             Phase::Running(running) => {
-                let Running { prefetch, lease, .. } = running;
-                drop(prefetch);
+                let Running { prefetch, put_back, lease, .. } = running;
+                drop((put_back, prefetch));
                 if self.control_of.is_none() {
                     self.control.release(&lease);
                 }
@@ -357,7 +379,9 @@ impl Start {
             },
         );
         match prefetch {
-            Ok(prefetch) => Ok(Running { prefetch, lease, is_dynamic, is_told: false }),
+            Ok(prefetch) => {
+                Ok(Running { prefetch, put_back: None, lease, is_dynamic, is_told: false })
+            }
             Err(error) => {
                 self.control.release(&lease);
                 Err(error)

@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Catalog, Coordinator, GrpcControl, LoadError, Scanner, Session, Source, WorkerInfo,
+    Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, LoadError, Scanner, Session,
+    Source, WorkerInfo,
 };
+use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::contents::Contents;
-use crate::link::connect::absolute;
+use crate::link::connect::{absolute, waiting};
 use crate::link::here::Here;
 use crate::link::{Progress, Setting};
 use crate::options::ClusterOptions;
+
+/// How often a file that is not there yet is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A worker in the trainer's process.
 pub(crate) struct InProcess {
@@ -27,7 +33,36 @@ pub(crate) fn cluster_of(setting: &Setting) -> &ClusterOptions {
 pub(crate) fn coordinator(setting: &Setting) -> Result<Coordinator, LoadError> {
     let cluster = cluster_of(setting);
     let principal = format!("trainer:{}@{}", std::process::id(), host());
-    Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None)?)
+    let credentials = Credentials::read(CredentialOptions::from_environment())?;
+    Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None, credentials)?)
+}
+
+/// Waits for the file that says where the coordinators are, if one does: without it nobody can tell whether a
+/// worker that is there is of the right cluster.
+///
+/// # Errors  It is not there, or says nothing, for as long as coordinators are waited for.
+pub(crate) fn await_file(
+    coordinator: &Coordinator,
+    progress: Progress<'_>,
+) -> Result<(), LoadError> {
+    let (place, begun) = (coordinator.whereabouts(), Instant::now());
+    loop {
+        let Err(reason) = place.addresses() else {
+            return Ok(());
+        };
+        if begun.elapsed() >= coordinator.timeout() {
+            let message = format!(
+                "nobody said where the coordinators are for {:.0} s ({reason}); check the path and that \
+                 `shardfeed coordinator start --endpoint-file` runs, then start again",
+                begun.elapsed().as_secs_f64()
+            );
+            return Err(WireError::new(ErrorKind::Unreachable, message).into());
+        }
+        if !waiting(progress)(&reason) {
+            return Err(LoadError::Interrupted);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 pub(crate) fn session(setting: &Setting) -> Result<Arc<Session>, LoadError> {

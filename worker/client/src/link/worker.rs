@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage, Skipped};
+use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage, Skipped, traced};
 use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_proto::WireError;
 use shardfeed_proto::trainer::v1 as wire;
@@ -141,9 +141,10 @@ impl WorkerLink {
         self.broken(&format!("{:.40} is no answer to what was asked", text))
     }
 
-    /// Sends a message.
+    /// Sends a message, as part of what this thread works on.
     pub(crate) fn send(&self, ask: Ask) -> Result<(), Lost> {
-        Ok(self.connection.send(&wire::ToWorker { message: Some(ask) }, None)?)
+        let traceparent = traced::current().map(|current| current.to_string()).unwrap_or_default();
+        Ok(self.connection.send(&wire::ToWorker { traceparent, message: Some(ask) }, None)?)
     }
 
     /// Sends a request and waits for its answer.

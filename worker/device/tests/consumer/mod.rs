@@ -3,11 +3,22 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult, CUstream};
-use shardfeed_device::ConsumerStream;
+use shardfeed_device::{ConsumerStream, DeviceBatch};
 
+type StandinHurry = unsafe extern "C" fn() -> c_int;
 type StandinWork = unsafe extern "C" fn(CUstream, u64, usize, u32) -> c_int;
+
+/// The address of a batch, once it has a slot.
+pub fn lent(batch: &mut DeviceBatch) -> u64 {
+    loop {
+        if let Some(address) = batch.lend(Duration::from_millis(50)).expect("the device works") {
+            return address;
+        }
+    }
+}
 
 /// What a framework has of the driver, on the thread that made it.
 pub struct Consumer {
@@ -44,6 +55,14 @@ impl Consumer {
             work(self.stream, address, bytes, microseconds)
         };
         assert_eq!(result, 0);
+    }
+
+    /// From here on nothing takes its time any more.
+    pub fn hurry(&self) {
+        // SAFETY: the stand-in has this function, of this type.
+        unsafe {
+            sys::culib().get::<StandinHurry>(b"standin_hurry").expect("it is the stand-in")()
+        };
     }
 
     /// What is there once everything that was queued is done.

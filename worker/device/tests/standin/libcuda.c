@@ -10,17 +10,21 @@
  *   host memory changes between the call and the end of an asynchronous copy from it;
  *   device memory is written while something reads it, or read while something writes it;
  *   an event or stream is used that does not exist, or an event is waited for that was never recorded;
+ *   a kernel leaves the allocations that its parameters point to, or is unloaded before it ran;
  *   a call comes from a process that was forked from the one that called cuInit.
  *
+ * Kernels run by their own PTX (ptx.h), first without writing, to see where they would.
+ *
  * Environment: STANDIN_REPORT=FILE (JSON, written when the process ends), STANDIN_DEVICES=N (1), STANDIN_COPY_US=N
- * (each copy from the host takes so long), STANDIN_REFUSE_PIN=CODE, STANDIN_FAIL=FUNCTION:N:CODE (its N-th call, from 1;
- * codes from 700 on stay for all later calls, and nothing that was queued runs any more), STANDIN_TRACE=1 (the report has each piece of work).
+ * (each copy from the host takes so long), STANDIN_KERNEL_US=N (each kernel does), STANDIN_REFUSE_PIN=CODE, STANDIN_FAIL=FUNCTION:N:CODE (its N-th call, from 1;
+ * codes from 700 to 799 stay for all later calls, and nothing that was queued runs any more), STANDIN_TRACE=1 (the report has each piece of work).
  *
  * Copies to the device are made at the pace of this machine's memory: nothing can be measured with it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,15 +36,17 @@
 #include <unistd.h>
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, BAD_DEVICE = 101, NO_CONTEXT = 201,
-       BAD_HANDLE = 400, NOT_READY = 600, STICKY_FROM = 700 };
-enum { COPY_IN, COPY_ON, COPY_BACK, RECORD, WAIT, WORK };
-static const char *const WORDS[] = {"copy_in", "copy_on", "copy_back", "record", "wait", "work"};
+       BAD_HANDLE = 400, NOT_FOUND = 500, INVALID_PTX = 218, NOT_READY = 600, STICKY_FROM = 700, UNKNOWN = 999 };
+enum { COPY_IN, COPY_ON, COPY_BACK, RECORD, WAIT, WORK, KERNEL };
+static const char *const WORDS[] = {"copy_in", "copy_on", "copy_back", "record", "wait", "work", "kernel"};
 
 struct event { struct event *next; int id; bool live; uint64_t recorded, completed; };
 struct memory { struct memory *next; uintptr_t base; size_t bytes; char *shadow; bool live; int pending; };
 struct pinned { struct pinned *next; uintptr_t base; size_t bytes; int pending; };
+struct launch;
 struct op {
     struct op *next;
+    struct launch *launch;
     int kind;
     struct memory *from, *to;
     struct pinned *source;
@@ -65,7 +71,7 @@ static struct stream *legacy;
 static __thread struct stream *per_thread;
 static __thread void *current;
 static pid_t owner;
-static int sticky, next_id, contexts, pageable, copies;
+static int sticky, next_id, contexts, pageable, copies, kernels, modules_live;
 static size_t device_bytes, device_bytes_peak, pinned_bytes_peak;
 static char context_threads[16][16];
 static int context_threads_count;
@@ -90,9 +96,9 @@ static void report(const char *violation) {
     for (struct memory *m = memories; m; m = m->next) live_memories += m->live;
     for (struct pinned *p = pins; p; p = p->next) live_pins++;
     fprintf(file, "{\"violation\": \"%s\", \"live\": {\"events\": %d, \"streams\": %d, \"memory\": %d, \"pinned\": %d, "
-            "\"contexts\": %d}, \"copies\": %d, \"pageable\": %d, \"device_bytes_peak\": %zu, \"pinned_bytes_peak\": %zu, "
+            "\"contexts\": %d, \"modules\": %d}, \"copies\": %d, \"kernels\": %d, \"pageable\": %d, \"device_bytes_peak\": %zu, \"pinned_bytes_peak\": %zu, "
             "\"context_threads\": [", violation ? violation : "", live_events, live_streams, live_memories, live_pins,
-            contexts, copies, pageable, device_bytes_peak, pinned_bytes_peak);
+            contexts, modules_live, copies, kernels, pageable, device_bytes_peak, pinned_bytes_peak);
     for (int i = 0; i < context_threads_count; i++) fprintf(file, "%s\"%s\"", i ? ", " : "", context_threads[i]);
     fprintf(file, "], \"trace\": [");
     for (size_t i = 0; i < traces_count; i++)
@@ -125,6 +131,8 @@ static void note(struct stream *stream, struct op *op, bool ends) {
         .stream = stream->id, .kind = op->kind, .event = op->event ? op->event->id : 0, .ends = ends,
         .address = memory ? memory->base + (op->to ? op->to_at : op->from_at) : 0, .bytes = op->bytes};
 }
+
+#include "ptx.h"
 
 /* ---- each call ---- */
 
@@ -300,9 +308,80 @@ static void end_access(struct memory *memory, size_t at) {
         }
 }
 
+static atomic_bool is_hurried;
+
+/* In pieces, as a test may have no more time for it. */
 static void pause_for(unsigned microseconds) {
-    struct timespec time = {microseconds / 1000000, (long)(microseconds % 1000000) * 1000};
-    while (microseconds && nanosleep(&time, &time) && errno == EINTR) {}
+    while (microseconds && !is_hurried) {
+        unsigned piece = microseconds < 10000 ? microseconds : 10000;
+        struct timespec time = {0, (long)piece * 1000};
+        while (nanosleep(&time, &time) && errno == EINTR) {}
+        microseconds -= piece;
+    }
+}
+
+/* ---- kernels ---- */
+
+/* What a kernel reads and writes of one allocation. */
+struct reached { struct memory *memory; size_t read_from, read_to, write_from, write_to; };
+struct launch {
+    struct module *module;
+    struct entry *entry;
+    uint64_t parameters[PTX_PARAMETERS];
+    uint32_t blocks, block_size;
+    bool is_dry;
+    int count;
+    struct reached reached[4];
+};
+
+static char *reach(void *world, uint64_t address, int bytes, bool writes) {
+    struct launch *launch = world;
+    for (int i = 0; i < launch->count; i++) {
+        struct reached *there = &launch->reached[i];
+        struct memory *memory = there->memory;
+        if (address < memory->base || address + (uint64_t)bytes > memory->base + memory->bytes) continue;
+        if (address % (uint64_t)bytes) violation("kernel %s: %d bytes at %zx", launch->entry->name, bytes, (size_t)address);
+        size_t at = address - memory->base, end = at + (size_t)bytes;
+        size_t *from = writes ? &there->write_from : &there->read_from, *to = writes ? &there->write_to : &there->read_to;
+        if (*to == 0 || at < *from) *from = at;
+        if (end > *to) *to = end;
+        return launch->is_dry && writes ? NULL : memory->shadow + at;
+    }
+    violation("kernel %s %s %zx, which is none of its parameters' memory", launch->entry->name, writes ? "writes" : "reads",
+              (size_t)address);
+    return NULL;
+}
+
+static void run_launch(struct launch *launch) {
+    struct run_state state = {launch->entry, launch->parameters, launch->block_size, reach, launch};
+    for (uint32_t block = 0; block < launch->blocks; block++)
+        for (uint32_t thread = 0; thread < launch->block_size; thread++) run_thread(&state, block, thread);
+}
+
+/* Called with the world locked, as `run`. */
+static void run_kernel(struct stream *stream, struct op *op) {
+    struct launch *launch = op->launch;
+    launch->is_dry = true;
+    run_launch(launch);
+    launch->is_dry = false;
+    note(stream, op, false);
+    for (int i = 0; i < launch->count; i++) {
+        struct reached *there = &launch->reached[i];
+        if (there->read_to) begin_access(WORDS[KERNEL], there->memory, there->read_from, there->read_to - there->read_from, false);
+        if (there->write_to) begin_access(WORDS[KERNEL], there->memory, there->write_from, there->write_to - there->write_from, true);
+    }
+    pthread_mutex_unlock(&world);
+    pause_for(op->microseconds);
+    run_launch(launch);
+    pthread_mutex_lock(&world);
+    for (int i = 0; i < launch->count; i++) {
+        struct reached *there = &launch->reached[i];
+        if (there->read_to) end_access(there->memory, there->read_from);
+        if (there->write_to) end_access(there->memory, there->write_from);
+        there->memory->pending--;
+    }
+    launch->module->pending--;
+    note(stream, op, true);
 }
 
 /* Called with the world locked; unlocks it while bytes move. */
@@ -316,6 +395,10 @@ static void run(struct stream *stream, struct op *op) {
     if (op->kind == WAIT) {
         while (!sticky && op->event->completed < op->number) pthread_cond_wait(&changed, &world);
         note(stream, op, true);
+        return;
+    }
+    if (op->kind == KERNEL) {
+        run_kernel(stream, op);
         return;
     }
     note(stream, op, false);
@@ -360,6 +443,7 @@ static void *work(void *argument) {
         if (!stream->first) stream->last = &stream->first;
         stream->done++;
         free(op->staged);
+        free(op->launch);
         free(op);
         pthread_cond_broadcast(&changed);
     }
@@ -528,6 +612,68 @@ int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *handle) {
     return leave(OK);
 }
 
+static struct module *modules;
+
+int cuModuleLoadData(void **result, const void *image) {
+    ENTER();
+    struct module *module = module_of(image);
+    if (!module) return leave(INVALID_PTX);
+    module->live = true, module->next = modules, modules = module, modules_live++;
+    *result = module;
+    return leave(OK);
+}
+
+int cuModuleGetFunction(void **result, void *handle, const char *name) {
+    ENTER();
+    struct module *module = handle;
+    if (!module->live) violation("cuModuleGetFunction: the module was unloaded");
+    for (int i = 0; i < module->entries; i++)
+        if (!strcmp(module->entry[i].name, name)) {
+            *result = &module->entry[i];
+            return leave(OK);
+        }
+    return leave(NOT_FOUND);
+}
+
+int cuModuleUnload(void *handle) {
+    ENTER();
+    struct module *module = handle;
+    if (!module->live) violation("cuModuleUnload: the module was unloaded before");
+    if (module->pending) violation("cuModuleUnload: a kernel of it did not run yet");
+    module->live = false, modules_live--;
+    return leave(OK);
+}
+
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
+                   unsigned shared, void *handle, void **parameters, void **extra) {
+    ENTER();
+    struct launch *launch = calloc(1, sizeof *launch);
+    for (struct module *m = modules; m; m = m->next)
+        for (int i = 0; i < m->entries; i++)
+            if (&m->entry[i] == function) launch->module = m, launch->entry = function;
+    if (!launch->module) violation("cuLaunchKernel: %p is no function", function);
+    if (!launch->module->live) violation("cuLaunchKernel: the module was unloaded");
+    if (!x || y != 1 || z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 || shared || extra)
+        return leave(INVALID);
+    launch->blocks = x, launch->block_size = block_x;
+    for (int i = 0; i < launch->entry->parameters; i++) {
+        /* As wide as the kernel says, and no byte more. */
+        memcpy(&launch->parameters[i], parameters[i], launch->entry->wide[i] ? 8 : 4);
+        if (!launch->entry->wide[i]) continue;
+        struct memory *memory = device_memory(__func__, launch->parameters[i], 1);
+        bool is_known = false;
+        for (int j = 0; j < launch->count; j++) is_known |= launch->reached[j].memory == memory;
+        if (is_known) continue;
+        memory->pending++;
+        launch->reached[launch->count++].memory = memory;
+    }
+    launch->module->pending++;
+    kernels++;
+    give(stream_of(__func__, handle),
+         (struct op){.kind = KERNEL, .launch = launch, .microseconds = (unsigned)number_of("STANDIN_KERNEL_US", 0)});
+    return leave(OK);
+}
+
 /* ---- devices ---- */
 
 int cuInit(unsigned flags) {
@@ -548,6 +694,33 @@ int cuDeviceGet(int *device, int ordinal) {
     ENTER_ANYHOW();
     if (ordinal < 0 || ordinal >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
     *device = ordinal;
+    return leave(OK);
+}
+
+int cuDeviceGetName(char *name, int size, int device) {
+    ENTER_ANYHOW();
+    if (device < 0 || device >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
+    snprintf(name, (size_t)size, "stand-in %d", device);
+    return leave(OK);
+}
+
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    ENTER_ANYHOW();
+    if (device < 0 || device >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
+    memset(uuid, device, 16);
+    return leave(OK);
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)attribute, (void)device;
+    ENTER_ANYHOW();
+    *value = 0;
+    return leave(OK);
+}
+
+int cuDriverGetVersion(int *version) {
+    ENTER_ANYHOW();
+    *version = 12000;
     return leave(OK);
 }
 
@@ -574,8 +747,10 @@ int cuCtxSetCurrent(void *context) {
 }
 
 int cuGetErrorName(int code, const char **name) {
+    *name = NULL;
+    if (code > UNKNOWN) return INVALID; /* as the driver does with a number that it does not know */
     *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
-          : code == 801 ? "CUDA_ERROR_NOT_SUPPORTED" : "CUDA_ERROR_OF_THE_STAND_IN";
+          : code == 218 ? "CUDA_ERROR_INVALID_PTX" : code == 801 ? "CUDA_ERROR_NOT_SUPPORTED" : "CUDA_ERROR_OF_THE_STAND_IN";
     return OK;
 }
 
@@ -588,4 +763,10 @@ int standin_work(void *handle, uintptr_t from, size_t bytes, unsigned microsecon
     op.from = device_memory(__func__, from, bytes), op.from_at = from - op.from->base;
     give(stream_of(__func__, handle), op);
     return leave(OK);
+}
+
+/* From here on nothing takes its time any more. */
+int standin_hurry(void) {
+    is_hurried = true;
+    return OK;
 }

@@ -88,14 +88,17 @@ pub fn library() -> PathBuf {
     build("standin", &source)
 }
 
-/// Builds a `libcuda` of `source` in a folder of its own; tests run side by side.
+/// Builds a `libcuda` of `source` and what is beside it in a folder of its own; tests run side by side.
 pub fn build(name: &str, source: &Path) -> PathBuf {
     let folder = scratch().join(name);
     std::fs::create_dir_all(&folder).expect("the folder is made");
     let library = folder.join("libcuda.so");
     let changed = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
-    if changed(&library) < changed(source) {
-        let new = folder.join(format!("new-{}", std::process::id()));
+    let beside = source.parent().expect("a file is in a folder");
+    let beside = std::fs::read_dir(beside).expect("the folder is read").flatten();
+    if changed(&library) < beside.filter_map(|file| changed(&file.path())).max() {
+        let new = format!("new-{}-{:?}", std::process::id(), std::thread::current().id());
+        let new = folder.join(new);
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libcuda.so.1", "-o"])
             .args([&new, source])

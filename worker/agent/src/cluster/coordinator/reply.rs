@@ -7,7 +7,8 @@ use std::time::Duration;
 use shardfeed_proto::{ErrorKind, WireError};
 use tonic::{Code, Status};
 
-use crate::cluster::address::{Address, Addresses};
+use crate::cluster::address::Address;
+use crate::cluster::whereabouts::Whereabouts;
 
 /// What an address said instead of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(crate) enum Reply {
     Silent(String),
     /// Somebody is there, and no coordinator.
     Stranger(String),
+    /// Somebody is there whom one does not believe, or who does not believe one.
+    Distrust(String),
     /// A coordinator that cannot answer now: another one leads, or none.
     NotNow(WireError),
 }
@@ -49,7 +52,10 @@ impl Reply {
 
     fn reason(&self) -> &str {
         match self {
-            Self::Nobody(reason) | Self::Silent(reason) | Self::Stranger(reason) => reason,
+            Self::Nobody(reason)
+            | Self::Silent(reason)
+            | Self::Stranger(reason)
+            | Self::Distrust(reason) => reason,
             Self::NotNow(error) => {
                 error.message.split_once("; ").map_or(&error.message, |(what, _)| what)
             }
@@ -74,6 +80,8 @@ impl Unanswered {
                 | io::ErrorKind::BrokenPipe
                 | io::ErrorKind::UnexpectedEof,
             ) => Reply::Silent(reason),
+            // So says TLS of whatever goes wrong in it.
+            Some(io::ErrorKind::InvalidData) => Reply::Distrust(distrust(&reason)),
             Some(_) => Reply::Nobody(cause::<io::Error>(status).map_or(reason, io_reason)),
             None => match status.code() {
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
@@ -83,6 +91,21 @@ impl Unanswered {
             },
         })
     }
+}
+
+/// What TLS says, for people.
+fn distrust(reason: &str) -> String {
+    let is = |what: &str| reason.contains(what);
+    let hint = if is("InvalidContentType") {
+        ": it speaks no TLS"
+    } else if is("UnknownIssuer") || is("BadSignature") {
+        ": ca.crt here is of another authority"
+    } else if is("fatal alert") {
+        ": it does not believe the certificate here"
+    } else {
+        ""
+    };
+    format!("{reason}{hint}")
 }
 
 fn io_reason(error: &io::Error) -> String {
@@ -109,6 +132,8 @@ fn innermost(status: &Status) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Silence {
     said: Vec<(Address, Reply)>,
+    /// Why nobody knows where they are.
+    unread: Option<String>,
 }
 
 impl Silence {
@@ -119,14 +144,27 @@ impl Silence {
         }
     }
 
+    /// The file that names them was looked at.
+    /// - `unread`: why it did not say.
+    pub(super) fn read(&mut self, unread: Option<String>) {
+        self.unread = unread;
+    }
+
     /// Whether nobody has said anything yet.
     pub(super) fn is_empty(&self) -> bool {
-        self.said.is_empty()
+        self.said.is_empty() && self.unread.is_none()
+    }
+
+    /// Whether the file that says where the coordinators are cannot be read, or is not there.
+    pub fn is_unread(&self) -> bool {
+        self.unread.is_some()
     }
 
     /// Whether there is no coordinator at any of the addresses, so that waiting is of little use.
     pub fn is_nowhere(&self) -> bool {
-        let nowhere = |reply: &Reply| matches!(reply, Reply::Nobody(_) | Reply::Stranger(_));
+        let nowhere = |reply: &Reply| {
+            matches!(reply, Reply::Nobody(_) | Reply::Stranger(_) | Reply::Distrust(_))
+        };
         self.said.iter().all(|(_, reply)| nowhere(reply))
     }
 
@@ -136,31 +174,38 @@ impl Silence {
         !self.said.is_empty() && self.said.iter().all(|(_, reply)| strange(reply))
     }
 
+    /// Whether TLS stands between.
+    pub fn is_distrust(&self) -> bool {
+        let distrust = |reply: &Reply| matches!(reply, Reply::Distrust(_));
+        !self.said.is_empty() && self.said.iter().all(|(_, reply)| distrust(reply))
+    }
+
     /// As others know it: the same request again, later.
     pub(crate) fn to_wire(&self) -> WireError {
         WireError::new(ErrorKind::Retry, self.to_string())
     }
 
     /// After as much patience as there was.
-    pub(crate) fn unreachable(&self, listed: &Addresses, waited: Duration) -> WireError {
-        let word = if listed.is_one() { "address" } else { "addresses" };
+    pub(crate) fn unreachable(&self, place: &Whereabouts, waited: Duration) -> WireError {
         let message = format!(
-            "{} did not answer for {:.0} s ({}); check the {word} and that `shardfeed coordinator \
-             start` runs there, then start again",
-            listed.named(),
+            "{} did not answer for {:.0} s ({}); check {} and that `shardfeed coordinator start` runs \
+             there, then start again",
+            place.named(),
             waited.as_secs_f64(),
             self.reasons(),
+            place.to_check(),
         );
         WireError::new(ErrorKind::Unreachable, message)
     }
 
     fn reasons(&self) -> String {
         match &self.said[..] {
-            [] => "it was not asked".into(),
+            [] => self.unread.clone().unwrap_or_else(|| "it was not asked".into()),
             [(_, reply)] => reply.reason().to_owned(),
             said => {
                 let each = |(address, reply): &(Address, Reply)| match reply {
                     Reply::Stranger(reason) => format!("{address}: no coordinator, {reason}"),
+                    Reply::Distrust(reason) => format!("{address}: no trust, {reason}"),
                     reply => format!("{address}: {}", reply.reason()),
                 };
                 said.iter().map(each).collect::<Vec<_>>().join(", ")
@@ -172,8 +217,12 @@ impl Silence {
 impl std::fmt::Display for Silence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.said[..] {
+            [] => f.write_str(&self.reasons()),
             [(address, Reply::Stranger(reason))] => {
                 write!(f, "what answers at {address} is no coordinator: {reason}")
+            }
+            [(address, Reply::Distrust(reason))] => {
+                write!(f, "there is no trust with the coordinator at {address}: {reason}")
             }
             [(address, reply @ Reply::NotNow(_))] => {
                 write!(f, "the coordinator at {address} cannot answer now: {}", reply.reason())

@@ -113,7 +113,7 @@ fn nowhere() -> Address {
 
 fn coordinator(addresses: &[&Address], timeout_ms: u64) -> Coordinator {
     let listed = Addresses::new(addresses.iter().map(|address| address.as_str())).unwrap();
-    Coordinator::of(listed, "test", Duration::from_millis(timeout_ms), None)
+    Coordinator::of(listed, "test", Duration::from_millis(timeout_ms), None, Credentials::default())
 }
 
 fn get_status(mut clients: Clients, context: Option<Context>) -> Answer<GetStatusResponse> {
@@ -129,12 +129,15 @@ fn ask(coordinator: &Coordinator) -> Result<GetStatusResponse, ControlError> {
 #[test]
 fn addresses_that_are_none_are_refused() {
     for address in ["", "host", ":70", "host:port", "host:70/x", "a:1,b"] {
-        let error = Coordinator::new(address, "test", ATTEMPT, None).unwrap_err();
+        let error =
+            Coordinator::new(address, "test", ATTEMPT, None, Credentials::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid, "{address}");
         assert!(error.message.contains("HOST:PORT"), "{error}");
     }
-    let known = Coordinator::new("http://localhost:70/", "test", ATTEMPT, None).unwrap();
-    assert_eq!(known.addresses().to_string(), "localhost:70");
+    let known =
+        Coordinator::new("http://localhost:70/", "test", ATTEMPT, None, Credentials::default())
+            .unwrap();
+    assert_eq!(known.whereabouts().to_string(), "localhost:70");
 }
 
 #[test]
@@ -296,4 +299,74 @@ fn people_are_told_at_once_where_nobody_is() {
     assert!(text.starts_with(&format!("no coordinator answers: {one}: Connection")), "{text}");
     let text = at_once(&coordinator(&[&one], LONG_MS)).to_string();
     assert!(text.starts_with(&format!("the coordinator at {one} does not answer: Conn")), "{text}");
+}
+
+/// A file in which a coordinator says where its cluster is.
+fn write_file(path: &std::path::Path, cluster_id: &str, address: &Address) {
+    let endpoint = shardfeed_proto::Endpoint::new(cluster_id, 1, vec![address.to_string()]);
+    std::fs::write(path, endpoint.to_json()).unwrap();
+}
+
+fn of_file(path: &std::path::Path, timeout_ms: u64) -> Coordinator {
+    let place = Whereabouts::File(path.to_owned());
+    Coordinator::of(place, "test", Duration::from_millis(timeout_ms), None, Credentials::default())
+}
+
+#[test]
+fn a_file_that_is_not_there_yet_is_waited_for_or_not_as_the_caller_wants() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endpoint.json");
+    let error = of_file(&path, 200).call(&mut |_| true, get_status).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unreachable);
+    for part in ["endpoint.json names did not answer", "No such file", "check the file"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    let (begun, most) = (Instant::now(), Duration::from_millis(LONG_MS));
+    let impatient = of_file(&path, LONG_MS);
+    let said = impatient.ask(Patience::IfSomebodyIsThere, most, &mut |_| true, get_status);
+    let Err(CallError::Silent(said)) = said else { panic!("{said:?}") };
+    assert!(said.is_unread() && begun.elapsed() < most / 2, "{said}");
+
+    let (address, node) = Node::leader();
+    let late = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(200));
+            write_file(&path, "c", &address);
+        }
+    });
+    let patient = of_file(&path, LONG_MS);
+    assert_eq!(patient.addresses(), None);
+    ask(&patient).unwrap();
+    assert_eq!(node.times(), 1);
+    late.join().unwrap();
+}
+
+#[test]
+fn a_file_is_read_again_when_nobody_answers_where_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endpoint.json");
+    let (first, _) = Node::leader();
+    write_file(&path, "c", &first);
+    let coordinator = of_file(&path, LONG_MS);
+    ask(&coordinator).unwrap();
+    assert_eq!(coordinator.addresses().unwrap().to_string(), first.to_string());
+
+    // The first one is of another cluster now, which is no reason to give up.
+    let (moved, elsewhere) = Node::leader();
+    let (stranger, _) =
+        Node::start(|_| Said::Refusal(WireError::new(ErrorKind::WrongCluster, "another one")));
+    write_file(&path, "c", &stranger);
+    let coordinator = of_file(&path, LONG_MS);
+    let late = std::thread::spawn({
+        let moved = moved.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(200));
+            write_file(&path, "c", &moved);
+        }
+    });
+    ask(&coordinator).unwrap();
+    assert_eq!(elsewhere.times(), 1);
+    assert_eq!(coordinator.addresses().unwrap().to_string(), moved.to_string());
+    late.join().unwrap();
 }

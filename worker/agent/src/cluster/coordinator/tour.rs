@@ -16,9 +16,10 @@ pub(super) struct Tour {
 const ASKED_MAX: usize = 64;
 
 impl Tour {
-    /// - `leader`: who is asked first, listed or not.
-    pub(super) fn new(leader: Option<Address>, listed: &Addresses) -> Self {
-        Self { waiting: listed.iter().cloned().collect(), asked: Vec::new(), hint: leader }
+    /// - `leader`: who is asked first, listed or not. `listed`: `None` if that is not known.
+    pub(super) fn new(leader: Option<Address>, listed: Option<&Addresses>) -> Self {
+        let waiting = listed.into_iter().flat_map(Addresses::iter).cloned().collect();
+        Self { waiting, asked: Vec::new(), hint: leader }
     }
 
     /// Who is asked next; `None` when all were.
@@ -53,7 +54,7 @@ mod tests {
     }
 
     fn asked(leader: Option<&str>, hints: &[(&str, &str)]) -> Vec<String> {
-        let mut tour = Tour::new(leader.map(address), &"a:1,b:1,c:1".parse().unwrap());
+        let mut tour = Tour::new(leader.map(address), Some(&"a:1,b:1,c:1".parse().unwrap()));
         let mut asked = Vec::new();
         while let Some(next) = tour.next() {
             for (_, to) in hints.iter().filter(|(from, _)| *from == next.as_str()) {
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(asked(None, &[("a:1", "d:1")]), ["a:1", "d:1", "b:1", "c:1"]);
         let circle = [("a:1", "b:1"), ("b:1", "a:1"), ("c:1", "b:1")];
         assert_eq!(asked(None, &circle), ["a:1", "b:1", "c:1"]);
-        let mut endless = Tour::new(None, &"a:1".parse().unwrap());
+        let mut endless = Tour::new(None, Some(&"a:1".parse().unwrap()));
         let mut port = 1;
         while endless.next().is_some() {
             port += 1;

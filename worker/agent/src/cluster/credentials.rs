@@ -1,0 +1,325 @@
+//! What one shows to coordinators, and which of them one believes.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper_util::rt::TokioIo;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_tls::{ClientTls, Folder};
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::metadata::Ascii;
+use tonic::metadata::MetadataValue;
+use tonic::service::Interceptor;
+use tonic::transport::Uri;
+use tonic::{Request, Status};
+
+use crate::cluster::address::Address;
+use crate::traced;
+
+/// A token's file is looked at so often at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Files of tokens are smaller.
+const FILE_BYTES_MAX: u64 = 4_096;
+
+/// Environment variables, in the order of the fields.
+const ENVIRONMENT: [&str; 3] = ["SHARDFEED_TLS", "SHARDFEED_TOKEN_FILE", "SHARDFEED_TOKEN"];
+
+/// Where credentials are. All of it may be missing: then one talks in the clear, and proves nothing.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct CredentialOptions {
+    /// Folder of certificates: `ca.crt`, and one's own `tls.crt` and `tls.key`, if one has them.
+    pub tls: Option<PathBuf>,
+    /// File with an access token.
+    pub token_file: Option<PathBuf>,
+    /// The token itself; a file wins over it.
+    pub token: Option<String>,
+}
+
+impl fmt::Debug for CredentialOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = self.token.as_ref().map(|_| "(secret)");
+        let Self { tls, token_file, .. } = self;
+        let mut shown = f.debug_struct("CredentialOptions");
+        shown.field("tls", tls).field("token_file", token_file).field("token", &token).finish()
+    }
+}
+
+impl CredentialOptions {
+    /// As SHARDFEED_TLS, SHARDFEED_TOKEN_FILE and SHARDFEED_TOKEN say.
+    pub fn from_environment() -> Self {
+        let [tls, token_file, token] =
+            ENVIRONMENT.map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+        Self { tls: tls.map(PathBuf::from), token_file: token_file.map(PathBuf::from), token }
+    }
+
+    /// What is missing here is taken from there.
+    pub fn or(self, other: Self) -> Self {
+        let has_token = self.token_file.is_some() || self.token.is_some();
+        let (token_file, token) = match has_token {
+            true => (self.token_file, self.token),
+            false => (other.token_file, other.token),
+        };
+        Self { tls: self.tls.or(other.tls), token_file, token }
+    }
+}
+
+/// What one shows to coordinators. Cheap to clone; files are read again when they change.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    tls: Option<ClientTls>,
+    bearer: Bearer,
+}
+
+impl Credentials {
+    /// Reads them.
+    ///
+    /// # Errors  `Denied`: a file, and what is wrong with it.
+    pub fn read(options: CredentialOptions) -> Result<Self, WireError> {
+        let CredentialOptions { tls, token_file, token } = options;
+        let denied = |what: String| WireError::new(ErrorKind::Denied, what);
+        let tls = tls.map(|folder| ClientTls::open(Folder::new(folder)));
+        let tls = tls.transpose().map_err(|error| denied(format!("tls: {error}")))?;
+        let token = match (token_file, token) {
+            (Some(path), _) => Some(Token::File(Watched::open(path).map_err(denied)?)),
+            (None, Some(text)) => Some(Token::Text(header(&text).map_err(denied)?)),
+            (None, None) => None,
+        };
+        if token.is_some() && tls.is_none() {
+            tracing::warn!("an access token is shown inside TLS only; without tls it is kept back");
+        }
+        let token = token.filter(|_| tls.is_some()).map(Arc::new);
+        Ok(Self { tls, bearer: Bearer { token } })
+    }
+
+    /// Whether what is said is secret, and to whom it is said is known.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Until when the certificate is good that is shown, if one is.
+    pub fn certificate_not_after(&self) -> Option<SystemTime> {
+        self.tls.as_ref()?.not_after()
+    }
+
+    pub(super) fn bearer(&self) -> Bearer {
+        self.bearer.clone()
+    }
+
+    /// The way to an address inside TLS; `None`: in the clear.
+    pub(super) fn connector(&self, address: &Address) -> Option<Connector> {
+        let (tls, address) = (self.tls.clone()?, address.to_string());
+        Some(Connector { tls, address })
+    }
+}
+
+/// Connects inside TLS.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    tls: ClientTls,
+    address: String,
+}
+
+/// What a connector gives.
+type Io = TokioIo<Box<dyn Stream>>;
+
+/// A connection.
+pub(super) trait Stream:
+    tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin
+{
+}
+
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Service<Uri> for Connector {
+    type Response = Io;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Io>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { tls, address } = self.clone();
+        async move {
+            let stream = TcpStream::connect(&address).await?;
+            // A request must not wait for more of it; a socket without the option works too.
+            let _ = stream.set_nodelay(true);
+            let stream = tls.connect(&address, stream).await?;
+            Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>))
+        }
+        .boxed()
+    }
+}
+
+/// Puts the access token onto calls, and of which operation they are part.
+#[derive(Clone, Debug, Default)]
+pub struct Bearer {
+    token: Option<Arc<Token>>,
+}
+
+enum Token {
+    File(Watched),
+    Text(MetadataValue<Ascii>),
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(watched) => f.debug_tuple("File").field(&watched.path).finish(),
+            Self::Text(_) => f.write_str("Text(secret)"),
+        }
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let mut request = traced::mark(request)?;
+        if let Some(token) = &self.token {
+            let header = match token.as_ref() {
+                Token::Text(header) => header.clone(),
+                Token::File(watched) => watched.now(),
+            };
+            request.metadata_mut().insert("authorization", header);
+        }
+        Ok(request)
+    }
+}
+
+/// A file with a token.
+struct Watched {
+    path: PathBuf,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    looked: Instant,
+    stamp: Option<(i64, i64, u64)>,
+    /// What could not be used, and was told of.
+    failed: Option<(i64, i64, u64)>,
+    header: MetadataValue<Ascii>,
+}
+
+impl Watched {
+    fn open(path: PathBuf) -> Result<Self, String> {
+        let stamp = stamp(&path);
+        let header = read(&path)?;
+        let seen = Mutex::new(Seen { looked: Instant::now(), stamp, failed: None, header });
+        Ok(Self { path, seen })
+    }
+
+    /// The current one. A file that is no good any more is told of, and changes nothing.
+    fn now(&self) -> MetadataValue<Ascii> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.looked.elapsed() >= LOOK_EVERY {
+            seen.looked = Instant::now();
+            let stamp = stamp(&self.path);
+            if stamp != seen.stamp {
+                match read(&self.path) {
+                    Ok(header) => (seen.header, seen.stamp, seen.failed) = (header, stamp, None),
+                    Err(error) if seen.failed == stamp => {
+                        tracing::debug!(error, "the access token before it stays");
+                    }
+                    Err(error) => {
+                        tracing::warn!(error, "the access token before it stays");
+                        seen.failed = stamp;
+                    }
+                }
+            }
+        }
+        seen.header.clone()
+    }
+}
+
+fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
+    fs::metadata(path).ok().map(|found| (found.mtime(), found.mtime_nsec(), found.ino()))
+}
+
+fn read(path: &Path) -> Result<MetadataValue<Ascii>, String> {
+    let failed = |what: String| format!("token file {}: {what}", path.display());
+    let bytes = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(failed(format!("{bytes} bytes, more than a token has")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    header(&text).map_err(failed)
+}
+
+fn header(text: &str) -> Result<MetadataValue<Ascii>, String> {
+    let text = text.trim();
+    let parts: Vec<_> = text.splitn(3, '_').collect();
+    if !matches!(parts[..], ["shardfeed", id, secret] if !id.is_empty() && !secret.is_empty()) {
+        return Err("holds no access token; one is written shardfeed_ID_SECRET, as `shardfeed access create` \
+                    gave it"
+            .into());
+    }
+    let mut header: MetadataValue<Ascii> = format!("Bearer {text}")
+        .parse()
+        .map_err(|_| "holds characters that no access token has".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(bearer: &mut Bearer) -> Option<String> {
+        let request = bearer.call(Request::new(())).unwrap();
+        let header = request.metadata().get("authorization");
+        header.map(|header| header.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_token_comes_from_its_file_and_is_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("token");
+        fs::write(&path, "shardfeed_a_one\n").unwrap();
+        let token = Token::File(Watched::open(path.clone()).unwrap());
+        let mut bearer = Bearer { token: Some(Arc::new(token)) };
+        assert_eq!(shown(&mut bearer).unwrap(), "Bearer shardfeed_a_one");
+        fs::write(&path, "nonsense").unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < LOOK_EVERY + Duration::from_millis(200) {
+            assert_eq!(shown(&mut bearer).unwrap(), "Bearer shardfeed_a_one");
+            std::thread::yield_now();
+        }
+        fs::write(&path, "shardfeed_b_two").unwrap();
+        while shown(&mut bearer).unwrap() != "Bearer shardfeed_b_two" {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the file is not read again");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown_and_not_sent_in_the_clear() {
+        let token = Some("shardfeed_a_hidden".to_owned());
+        let options = CredentialOptions { token, ..CredentialOptions::default() };
+        assert!(!format!("{options:?}").contains("hidden"));
+        let credentials = Credentials::read(options).unwrap();
+        assert!(!format!("{credentials:?}").contains("hidden"));
+        assert_eq!(shown(&mut credentials.bearer()), None);
+    }
+
+    #[test]
+    fn what_is_no_credential_is_told() {
+        let refused = |options: CredentialOptions| Credentials::read(options).unwrap_err().message;
+        let none = CredentialOptions::default();
+        let tls = CredentialOptions { tls: Some("/nowhere".into()), ..none.clone() };
+        assert!(refused(tls).contains("/nowhere/ca.crt"));
+        let token = CredentialOptions { token: Some("secret".into()), ..none.clone() };
+        assert!(refused(token).contains("shardfeed_ID_SECRET"));
+        let file = CredentialOptions { token_file: Some("/nowhere".into()), ..none };
+        assert!(refused(file).contains("token file /nowhere"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Where a cluster's coordinators are, as people say it: addresses, or a file that names them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_proto::Endpoint;
+
+use crate::cluster::address::{Address, Addresses};
+
+/// Larger files name no coordinators.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Before the path of a file.
+const MARK: char = '@';
+
+/// Where a cluster's coordinators are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "String")]
+pub enum Whereabouts {
+    /// At these addresses.
+    Listed(Addresses),
+    /// Where a coordinator's endpoint file says, `@PATH`. It is read when it is needed, and again when nobody
+    /// answers where it said.
+    File(PathBuf),
+}
+
+/// As files of options say it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    /// With commas, or `@PATH`.
+    Text(String),
+    /// Addresses.
+    List(Vec<String>),
+}
+
+/// What is known of a cluster before anybody of it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) addresses: Addresses,
+    /// The only cluster that is meant.
+    pub(crate) cluster_id: Option<String>,
+}
+
+impl Whereabouts {
+    /// The addresses, of a file those that it says now. It waits for the file's disk.
+    ///
+    /// # Errors  The file cannot be read, or is none.
+    pub fn addresses(&self) -> Result<Addresses, String> {
+        Ok(self.find()?.addresses)
+    }
+
+    /// The same, with what else a file says.
+    pub(crate) fn find(&self) -> Result<Found, String> {
+        match self {
+            Self::Listed(addresses) => Ok(Found { addresses: addresses.clone(), cluster_id: None }),
+            Self::File(path) => read(path),
+        }
+    }
+
+    /// The same from any folder.
+    ///
+    /// # Errors  There is no working folder any more.
+    pub fn absolute(&self) -> io::Result<Self> {
+        match self {
+            Self::Listed(addresses) => Ok(Self::Listed(addresses.clone())),
+            Self::File(path) => std::path::absolute(path).map(Self::File),
+        }
+    }
+
+    /// For sentences: `the coordinator at a:1`.
+    pub fn named(&self) -> String {
+        match self {
+            Self::Listed(addresses) => addresses.named(),
+            Self::File(path) => format!("the coordinator that {} names", path.display()),
+        }
+    }
+
+    /// That nobody answers, as a sentence.
+    pub(crate) fn are_silent(&self) -> String {
+        match self {
+            Self::Listed(addresses) if !addresses.is_one() => {
+                format!("none of {} answers", addresses.named())
+            }
+            _ => format!("{} does not answer", self.named()),
+        }
+    }
+
+    /// What people check when nobody answers.
+    pub(crate) fn to_check(&self) -> &'static str {
+        match self {
+            Self::Listed(addresses) if addresses.is_one() => "the address",
+            Self::Listed(_) => "the addresses",
+            Self::File(_) => "the file",
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Found, String> {
+    let name = path.display();
+    let text = text_of(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    let said = Endpoint::from_json(&text).map_err(|error| format!("{name} {error}"))?;
+    let addresses = Addresses::new(said.addresses.iter().map(String::as_str));
+    let addresses = addresses.map_err(|error| format!("{name} names no coordinator: {error}"))?;
+    Ok(Found { addresses, cluster_id: Some(said.cluster_id).filter(|id| !id.is_empty()) })
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Default for Whereabouts {
+    fn default() -> Self {
+        Addresses::default().into()
+    }
+}
+
+impl From<Addresses> for Whereabouts {
+    fn from(addresses: Addresses) -> Self {
+        Self::Listed(addresses)
+    }
+}
+
+impl From<Address> for Whereabouts {
+    fn from(address: Address) -> Self {
+        Addresses::from(address).into()
+    }
+}
+
+impl FromStr for Whereabouts {
+    type Err = String;
+
+    /// Addresses with commas between them, or `@PATH`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix(MARK) {
+            Some("") => Err("write @PATH, the path of a coordinator's --endpoint-file".into()),
+            Some(path) => Ok(Self::File(path.into())),
+            None => text.parse().map(Self::Listed),
+        }
+    }
+}
+
+impl TryFrom<Written> for Whereabouts {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Text(text) => text.parse(),
+            Written::List(texts) => {
+                Addresses::new(texts.iter().map(String::as_str)).map(Self::Listed)
+            }
+        }
+    }
+}
+
+impl From<Whereabouts> for String {
+    fn from(place: Whereabouts) -> Self {
+        place.to_string()
+    }
+}
+
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(addresses) => write!(f, "{addresses}"),
+            Self::File(path) => write!(f, "{MARK}{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_commas_or_are_lists_and_files_have_a_mark() {
+        let of = |json: &str| serde_json::from_str::<Whereabouts>(json);
+        let list = Whereabouts::Listed("a:1,b:2".parse().unwrap());
+        assert_eq!(of(r#"["a:1","b:2","a:1"]"#).unwrap(), list);
+        assert_eq!(of(r#""a:1,b:2""#).unwrap(), list);
+        let file = of(r#""@run/a,b.json""#).unwrap();
+        assert_eq!(file, Whereabouts::File("run/a,b.json".into()));
+        assert_eq!(serde_json::to_string(&file).unwrap(), r#""@run/a,b.json""#);
+        assert_eq!(file.named(), "the coordinator that run/a,b.json names");
+        for refused in [r#"[]"#, r#""""#, r#""@""#, r#""a:1,,b:2""#, r#"["a:1","b"]"#, r#"["@a"]"#]
+        {
+            assert!(of(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_when_it_is_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("endpoint.json");
+        let place = Whereabouts::File(path.clone());
+        let refused = || {
+            let reason = place.find().unwrap_err();
+            reason.replace(path.to_str().unwrap(), "FILE")
+        };
+        assert_eq!(refused(), "cannot read FILE: No such file or directory (os error 2)");
+        std::fs::write(&path, "{").unwrap();
+        assert!(refused().starts_with("FILE is not what a coordinator writes"), "{}", refused());
+        std::fs::write(&path, Endpoint::new("c", 1, vec![]).to_json()).unwrap();
+        assert!(refused().starts_with("FILE names no coordinator: "), "{}", refused());
+
+        std::fs::write(&path, Endpoint::new("c", 1, vec!["a:1".into()]).to_json()).unwrap();
+        let found = place.find().unwrap();
+        assert_eq!(
+            (found.addresses.to_string(), found.cluster_id),
+            ("a:1".into(), Some("c".into()))
+        );
+    }
+}

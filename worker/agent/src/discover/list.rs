@@ -1,0 +1,107 @@
+//! Lists of files: `@LIST` stands for what the lines of a text name.
+
+use std::path::Path;
+
+use super::LoadError;
+
+/// Bytes of a list at most: a million long paths.
+const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// A pattern as somebody sees it who has another working directory.
+///
+/// # Errors  The path is not UTF-8, or there is no working directory.
+pub fn absolute_pattern(pattern: &str) -> Result<String, LoadError> {
+    if pattern.contains("://") {
+        return Ok(pattern.to_owned());
+    }
+    let (mark, path) = pattern.strip_prefix('@').map_or(("", pattern), |path| ("@", path));
+    // This keeps what a pattern may say, but not a trailing slash, which names no file.
+    let path = std::path::absolute(path)
+        .map_err(|source| LoadError::Io { file: pattern.to_owned(), source })?;
+    let text = path.to_str().map(|path| format!("{mark}{path}"));
+    text.ok_or_else(|| LoadError::NotFound(format!("{}: the path is not UTF-8", path.display())))
+}
+
+/// The patterns, with the lines of each list in its place.
+///
+/// # Errors  A list cannot be read, is not in UTF-8, too long, or names nothing.
+pub(super) fn with_lists(patterns: &[String]) -> Result<Vec<String>, LoadError> {
+    let mut all = Vec::new();
+    for pattern in patterns {
+        match pattern.strip_prefix('@') {
+            Some(list) => all.extend(lines_of(Path::new(list))?),
+            None => all.push(pattern.clone()),
+        }
+    }
+    Ok(all)
+}
+
+fn lines_of(list: &Path) -> Result<Vec<String>, LoadError> {
+    let shown = list.display();
+    let io = |source| LoadError::Io { file: list.display().to_string(), source };
+    let bytes = std::fs::metadata(list).map_err(io)?.len();
+    let bad = |what: String| LoadError::NotFound(format!("@{shown}: {what}"));
+    if bytes > LIST_BYTES_MAX {
+        return Err(bad(format!("a list has at most {LIST_BYTES_MAX} bytes, this one {bytes}")));
+    }
+    let text = String::from_utf8(std::fs::read(list).map_err(io)?)
+        .map_err(|_| bad("not a text; a list has a path, or a URL, in each line".into()))?;
+    let folder = list.parent().unwrap_or(Path::new(""));
+    let line = |(number, line): (usize, &str)| {
+        if line.contains("://") {
+            return Ok(line.to_owned());
+        }
+        let path = folder.join(line);
+        // What stands there is not said: whoever names a list may not be allowed to read it.
+        let text = path.to_str().filter(|_| path.is_file());
+        text.map(str::to_owned).ok_or_else(|| bad(format!("line {number} names no file")))
+    };
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty()).map(line);
+    let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    match lines.is_empty() {
+        true => Err(bad("the list names no file".into())),
+        false => Ok(lines),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::discover;
+    use super::*;
+
+    #[test]
+    fn a_list_stands_for_its_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for name in ["a b.tfrecord", "c[1].tfrecord", "d.tfrecord", "e.tfrecord"] {
+            std::fs::write(at(name), b"").unwrap();
+        }
+        // Absolute, relative to the list, a name that looks like a pattern, an empty line.
+        let lines = format!("{}\nc[1].tfrecord\n\n", at("a b.tfrecord"));
+        std::fs::write(at("whole.txt"), lines).unwrap();
+        let list = format!("@{}", at("whole.txt"));
+        let found = discover(&[list.clone(), at("e*")], &mut || true).unwrap();
+        assert_eq!(found.paths, ["a b.tfrecord", "c[1].tfrecord", "e.tfrecord"]);
+        assert_eq!(found.root, folder.path());
+        assert_eq!(absolute_pattern(&list).unwrap(), list);
+        let here = absolute_pattern("@x/whole.txt").unwrap();
+        assert!(here.starts_with("@/") && here.ends_with("/x/whole.txt"), "{here}");
+    }
+
+    #[test]
+    fn a_list_that_is_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("list.txt");
+        let error = || {
+            let pattern = format!("@{}", list.display());
+            discover(&[pattern], &mut || true).unwrap_err().to_string()
+        };
+        assert!(error().contains("list.txt"), "{}", error());
+        std::fs::write(&list, b"\n").unwrap();
+        assert!(error().contains("names no file"), "{}", error());
+        std::fs::write(&list, b"\xff\n").unwrap();
+        assert!(error().contains("not a text"), "{}", error());
+        std::fs::write(&list, b"gone.tfrecord\n").unwrap();
+        assert!(error().contains("line 1 names no file"), "{}", error());
+    }
+}
