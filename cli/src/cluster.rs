@@ -8,6 +8,8 @@ mod confirm;
 mod listing;
 pub(crate) mod words;
 
+pub(crate) mod access;
+pub(crate) mod audit;
 pub(crate) mod batch;
 pub(crate) mod context;
 pub(crate) mod dataset;
@@ -16,6 +18,7 @@ pub(crate) mod events;
 pub(crate) mod job;
 pub(crate) mod member;
 pub(crate) mod rank;
+pub(crate) mod secret;
 pub(crate) mod shard;
 pub(crate) mod snapshot;
 pub(crate) mod status;

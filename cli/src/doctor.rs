@@ -1,5 +1,6 @@
 //! `shardfeed doctor`: whether this host is fit for a coordinator, a worker and a trainer.
 
+mod certificates;
 mod host;
 
 use std::io::{self, Write};
@@ -15,9 +16,10 @@ use shardfeed_proto::coordinator::v1 as wire;
 use crate::cluster::ClusterArgs;
 use crate::error::Problem;
 use crate::output::{self, Format, Grid, Report};
+use crate::process::{Places, places, usual_ports};
 
 pub(crate) const ABOUT: &str = "\
-Check this host: coordinators and their clock, ports, the disk's fsync, memory, the worker's socket, GPUs
+Check this host: coordinators and their clock, certificates, ports, the disk's fsync, memory, the worker's socket, GPUs
 
 It changes nothing, but writes and removes a file of some kilobytes in DIR and in the cache's folder. A check \
 says ok, note (nothing is wrong, but this host cannot do that), warn or fail, and what to do.";
@@ -28,22 +30,29 @@ Exit codes: 0 nothing fails, 1 something does.
 Examples:
   shardfeed doctor
   shardfeed doctor --data /var/lib/shardfeed --coordinator head-1:7070
+  shardfeed doctor --config /etc/shardfeed/coordinator.toml
   shardfeed doctor -o json | jq '.checks[] | select(.verdict == \"fail\")'";
 
 /// A worker on this host has answered by then, or hangs.
 const WORKER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Clocks may differ by so much before logs of two hosts are hard to read together.
+/// Clocks may differ by so much before logs of two hosts are hard to read together. Certificates are made good
+/// an hour back, so new ones are believed by clocks that are not further apart.
 const CLOCK_MS: u64 = 1_000;
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
-    /// Folder on the disk that a coordinator's data shall be on [default: the temporary folder]
+    /// Options of a coordinator or worker, as for its `start`: their ports, data folder, socket and certificates
+    /// are looked at [default: the usual ports]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder on the disk that a coordinator's data shall be on [default: that of --config, else the temporary
+    /// folder]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the usual place]
+    /// Path of the worker's socket [default: that of --config, else SHARDFEED_WORKER, else the usual place]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -89,11 +98,17 @@ impl Check {
 
 /// Runs `doctor`.
 pub(crate) fn run(args: &DoctorArgs, format: Format) -> anyhow::Result<()> {
+    let usual = || Ok(Places { ports: usual_ports(), ..Places::default() });
+    let Places { ports, data, socket, credentials } =
+        args.config.as_deref().map_or_else(usual, places)?;
     let mut checks = coordinator(&args.cluster)?;
-    checks.extend(ports());
-    let folder = args.data.clone().unwrap_or_else(std::env::temp_dir);
+    let credentials = args.cluster.credentials().or(credentials);
+    checks.extend(certificates::checks(credentials, SystemTime::now()));
+    checks.extend(ports.into_iter().map(port));
+    let folder = args.data.clone().or(data.map(|data| existing(&data)));
+    let folder = folder.unwrap_or_else(std::env::temp_dir);
     checks.push(host::fsync(&folder));
-    let socket = args.socket.clone().unwrap_or_else(default_worker_socket);
+    let socket = args.socket.clone().or(socket).unwrap_or_else(default_worker_socket);
     checks.push(worker(&socket));
     checks.extend([host::memfd(), host::descriptors(), host::memory(), host::cache(), host::gpu()]);
     let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count() as u64;
@@ -120,55 +135,68 @@ fn coordinator(cluster: &ClusterArgs) -> anyhow::Result<Vec<Check>> {
             return Ok(vec![check.hint("give --coordinator, unless this host needs none")]);
         }
     };
-    let wire::GetStatusResponse { node, leader, version, clock_ms, .. } = status;
-    let address = client.address();
-    let leads = match leader {
-        Some(leader) => {
-            let found = format!("node {node} answers at {address}, node {leader} leads");
-            Check::new("coordinator", Verdict::Ok, found)
-        }
-        None => {
-            let found = format!("node {node} answers at {address}, but none leads");
-            Check::new("coordinator", Verdict::Fail, found)
-                .hint("`shardfeed cluster status` says which nodes are gone")
-        }
-    };
-    let ours = env!("CARGO_PKG_VERSION");
-    let release = match version == ours {
-        true => Check::new("release", Verdict::Ok, format!("{ours} here and there")),
-        false => Check::new("release", Verdict::Warn, format!("{ours} here, {version} there"))
-            .hint("releases next to each other work together; upgrade the older one"),
-    };
     // A release that does not say has no clock here.
-    let clock = (clock_ms > 0).then(|| {
-        let apart = clock_ms.saturating_sub(after).max(before.saturating_sub(clock_ms));
-        let found = match apart {
-            0 => format!("as the coordinator's, within {} ms", after - before),
-            apart => format!("at least {apart} ms from the coordinator's"),
-        };
-        match apart <= CLOCK_MS {
-            true => Check::new("clock", Verdict::Ok, found),
-            false => Check::new("clock", Verdict::Warn, found)
-                .hint("nothing breaks by it, but logs are hard to compare: run NTP on both"),
-        }
-    });
-    Ok([leads, release].into_iter().chain(clock).collect())
+    let clock = (status.clock_ms > 0).then(|| clock(status.clock_ms, (before, after)));
+    let checks = [leader(&status, &client.address().to_string()), release(&status.version)];
+    Ok(checks.into_iter().chain(clock).collect())
 }
 
-/// The ports that a coordinator takes if nobody says otherwise.
-fn ports() -> Vec<Check> {
-    let look = |(check, port): (&'static str, u16)| {
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        match TcpListener::bind(address) {
-            Ok(_) => Check::new(check, Verdict::Ok, format!("{address} is free")),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Check::new(check, Verdict::Note, format!("{address} is in use"))
-                    .hint("by the coordinator of this host, or another one must listen elsewhere")
-            }
-            Err(error) => Check::new(check, Verdict::Fail, format!("{address}: {error}")),
+fn leader(status: &wire::GetStatusResponse, address: &str) -> Check {
+    let answers = format!("node {} answers at {address}", status.node);
+    match status.leader {
+        Some(leader) => {
+            Check::new("coordinator", Verdict::Ok, format!("{answers}, node {leader} leads"))
         }
+        None => Check::new("coordinator", Verdict::Fail, format!("{answers}, but none leads"))
+            .hint("`shardfeed cluster status` says which nodes are gone"),
+    }
+}
+
+fn release(theirs: &str) -> Check {
+    let ours = env!("CARGO_PKG_VERSION");
+    match theirs == ours {
+        true => Check::new("release", Verdict::Ok, format!("{ours} here and there")),
+        false => Check::new("release", Verdict::Warn, format!("{ours} here, {theirs} there"))
+            .hint("upgrade the older one: that two releases work together has not been tried"),
+    }
+}
+
+/// Whether the coordinator's clock, as it was told between two looks at ours, is near it. All Unix ms.
+fn clock(theirs_ms: u64, (before_ms, after_ms): (u64, u64)) -> Check {
+    let apart = theirs_ms.saturating_sub(after_ms).max(before_ms.saturating_sub(theirs_ms));
+    let found = match apart {
+        0 => format!("as the coordinator's, within {} ms", after_ms.saturating_sub(before_ms)),
+        apart => format!("at least {apart} ms from the coordinator's"),
     };
-    [("port of gRPC", 7070), ("port of HTTP", 7071)].into_iter().map(look).collect()
+    match apart <= CLOCK_MS {
+        true => Check::new("clock", Verdict::Ok, found),
+        false => Check::new("clock", Verdict::Warn, found).hint(
+            "certificates and tokens begin and end by each host's clock, and logs are hard to compare: \
+             run NTP on both",
+        ),
+    }
+}
+
+/// Where a folder is, or will be made: `start` makes it with its parents.
+fn existing(folder: &Path) -> PathBuf {
+    let there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
+    there.unwrap_or_else(|| ".".into())
+}
+
+/// Whether a process may listen there.
+fn port((check, address): (&'static str, SocketAddr)) -> Check {
+    if address.port() == 0 {
+        return Check::new(check, Verdict::Ok, format!("{address}: a free one is taken"));
+    }
+    match TcpListener::bind(address) {
+        Ok(_) => Check::new(check, Verdict::Ok, format!("{address} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Check::new(check, Verdict::Note, format!("{address} is in use"))
+                .hint("by the process that it is for, or another port must be chosen")
+        }
+        Err(error) => Check::new(check, Verdict::Fail, format!("{address}: {error}"))
+            .hint("choose an address of this host, and a port that this user may listen at"),
+    }
 }
 
 fn worker(socket: &Path) -> Check {
@@ -212,5 +240,106 @@ impl Report for DoctorReport {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn said(check: Check) -> String {
+        let hint = check.hint.map(|hint| format!("  {hint}\n")).unwrap_or_default();
+        format!("{} {:?}: {}\n{hint}", check.check, check.verdict, check.found)
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_coordinator_is_told_with_what_to_do() {
+        let status = wire::GetStatusResponse { node: 2, leader: Some(1), ..Default::default() };
+        expect!["coordinator Ok: node 2 answers at a:1, node 1 leads\n"]
+            .assert_eq(&said(leader(&status, "a:1")));
+        expect![[r#"
+            coordinator Fail: node 2 answers at a:1, but none leads
+              `shardfeed cluster status` says which nodes are gone
+        "#]]
+        .assert_eq(&said(leader(&wire::GetStatusResponse { leader: None, ..status }, "a:1")));
+        let ours = env!("CARGO_PKG_VERSION");
+        assert_eq!(release(ours).verdict, Verdict::Ok);
+        expect![[r#"
+            release Warn: $OURS here, 99.0 there
+              upgrade the older one: that two releases work together has not been tried
+        "#]]
+        .assert_eq(&said(release("99.0")).replace(ours, "$OURS"));
+    }
+
+    #[test]
+    fn clocks_that_are_apart_are_told_with_what_hangs_on_them() {
+        for theirs_ms in [10_000, 10_007, 10_020] {
+            expect!["clock Ok: as the coordinator's, within 20 ms\n"]
+                .assert_eq(&said(clock(theirs_ms, (10_000, 10_020))));
+        }
+        expect!["clock Ok: at least 1000 ms from the coordinator's\n"]
+            .assert_eq(&said(clock(9_000, (10_000, 10_020))));
+        expect![[r#"
+            clock Warn: at least 1001 ms from the coordinator's
+              certificates and tokens begin and end by each host's clock, and logs are hard to compare: run NTP on both
+        "#]]
+        .assert_eq(&said(clock(11_021, (10_000, 10_020))));
+    }
+
+    #[test]
+    fn a_port_is_free_busy_or_not_of_this_host() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let busy = port(("port", address));
+        assert_eq!((busy.verdict, busy.found), (Verdict::Note, format!("{address} is in use")));
+        assert_eq!(
+            busy.hint.as_deref(),
+            Some("by the process that it is for, or another port must be chosen")
+        );
+        drop(listener);
+        let free = port(("port", address));
+        assert_eq!((free.verdict, free.found), (Verdict::Ok, format!("{address} is free")));
+        let any = port(("port", "127.0.0.1:0".parse().unwrap()));
+        assert_eq!(
+            (any.verdict, any.found.as_str()),
+            (Verdict::Ok, "127.0.0.1:0: a free one is taken")
+        );
+        // For documentation: no host has it.
+        let elsewhere = port(("port", "192.0.2.1:7070".parse().unwrap()));
+        assert_eq!(elsewhere.verdict, Verdict::Fail, "{}", elsewhere.found);
+        assert_eq!(
+            elsewhere.hint.as_deref(),
+            Some("choose an address of this host, and a port that this user may listen at")
+        );
+    }
+
+    #[test]
+    fn a_data_folder_that_is_to_be_made_is_looked_at_where_it_will_be() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        assert_eq!(existing(&path("a/b")), home.path());
+        assert_eq!(existing(home.path()), home.path());
+        assert_eq!(existing(Path::new("not-there")), Path::new("."));
+    }
+
+    #[test]
+    fn a_socket_that_nobody_listens_at_fails() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = home.path().join("w.sock");
+        let none = worker(&socket);
+        assert_eq!(none.verdict, Verdict::Note);
+        assert_eq!(
+            none.hint.as_deref(),
+            Some("trainers read in their own processes, unless `shardfeed worker start` runs here")
+        );
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let dead = worker(&socket);
+        assert_eq!(dead.verdict, Verdict::Fail, "{}", dead.found);
+        assert_eq!(
+            dead.hint.as_deref(),
+            Some("see its log; a socket that nobody listens at is replaced when a worker starts")
+        );
     }
 }

@@ -22,6 +22,27 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads `30min`, `12h` or `90d`: a minute to ten years.
+pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale: u64 = match unit.trim() {
+        "s" => 1,
+        "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err("write a whole number and a unit: s, min, h or d, such as 90d".into()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
+    match seconds.filter(|seconds| (1..=TEN_YEARS_S).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("must be between 1s and 3650d".into()),
+    }
+}
+
+/// Nobody wants anything for longer.
+const TEN_YEARS_S: u64 = 3_650 * 86_400;
+
 /// A time in its largest unit of which there is one at least.
 pub(crate) fn text(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] =

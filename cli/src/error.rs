@@ -96,7 +96,8 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     exits.filter(|exit| *exit != Exit::Failed).last().unwrap_or_default()
 }
 
-fn text(error: &anyhow::Error) -> String {
+/// What is printed of an error.
+pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut hint = None;
     for cause in error.chain() {
@@ -146,10 +147,34 @@ impl Told {
 
     /// Takes a message apart that ends in "; what to do".
     fn advising(message: &str) -> Self {
-        match message.rsplit_once("; ") {
-            Some((what, hint)) => Self::new(what).hint(hint),
+        match semicolons(message).last() {
+            Some(&at) => Self::new(&message[..at]).hint(&message[at + MARK.len()..]),
             None => Self::new(message),
         }
+    }
+}
+
+/// Between what happened and what to do.
+const MARK: &str = "; ";
+
+/// Where a message may be taken apart. What stands in quotes, backticks or parentheses is a part of something:
+/// a name, or what somebody else said.
+fn semicolons(message: &str) -> Vec<usize> {
+    let (mut within, mut depth, mut found) = (None, 0_usize, Vec::new());
+    for (at, c) in message.char_indices() {
+        match (c, within) {
+            ('`' | '"', None) => within = Some(c),
+            (_, Some(quote)) if c == quote => within = None,
+            ('(', None) => depth += 1,
+            (')', None) => depth = depth.saturating_sub(1),
+            (';', None) if depth == 0 && message[at..].starts_with(MARK) => found.push(at),
+            _ => {}
+        }
+    }
+    match within.is_none() && depth == 0 {
+        true => found,
+        // It quotes something that was cut off.
+        false => message.match_indices(MARK).map(|(at, _)| at).collect(),
     }
 }
 
@@ -208,7 +233,19 @@ fn of_io(error: &io::Error) -> Told {
 fn of_call(error: &CallError) -> Told {
     match error {
         CallError::Silent(said) if said.is_strange() => Told::new(error.to_string())
-            .hint("check the address: --coordinator, or SHARDFEED_COORDINATOR")
+            .hint(
+                "check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, \
+                 give --tls DIR (SHARDFEED_TLS)",
+            )
+            .exit(Exit::NoLeader),
+        CallError::Silent(said) if said.is_distrust() => Told::new(error.to_string())
+            .hint("check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` tells what is in it")
+            .exit(Exit::Denied),
+        CallError::Silent(said) if said.is_unread() => Told::new(error.to_string())
+            .hint(
+                "check the path; `shardfeed coordinator start --endpoint-file PATH` writes it once it serves, and \
+                 `shardfeed wait leader` waits for it",
+            )
             .exit(Exit::NoLeader),
         CallError::Silent(_) => Told::new(error.to_string())
             .hint(
@@ -222,9 +259,12 @@ fn of_call(error: &CallError) -> Told {
 
 /// Another process's message: what, and after the first semicolon what to do.
 fn of_wire(error: &WireError) -> Told {
-    let told = match error.message.split_once("; ") {
+    let message = &error.message;
+    let parts =
+        semicolons(message).first().map(|&at| (&message[..at], &message[at + MARK.len()..]));
+    let told = match parts {
         Some((what, hint)) if !hint.starts_with("there is no") => Told::new(what).hint(hint),
-        _ => Told::new(&error.message),
+        _ => Told::new(message),
     };
     told.exit(exit_of_kind(error.kind))
 }
@@ -233,16 +273,26 @@ fn of_wire(error: &WireError) -> Told {
 pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
     match kind {
         ErrorKind::NotFound => Exit::NotFound,
+        ErrorKind::Denied => Exit::Denied,
         ErrorKind::Conflict
         | ErrorKind::Fenced
         | ErrorKind::Superseded
         | ErrorKind::Identity
         | ErrorKind::Cordoned
         | ErrorKind::Cancelled
-        | ErrorKind::Changed => Exit::Conflict,
+        | ErrorKind::Changed
+        | ErrorKind::WrongCluster
+        | ErrorKind::WrongVersion => Exit::Conflict,
         ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unreachable => Exit::NoLeader,
         ErrorKind::Invalid => Exit::Usage,
-        _ => Exit::Failed,
+        ErrorKind::Unspecified
+        | ErrorKind::Corrupt
+        | ErrorKind::Data
+        | ErrorKind::Feature
+        | ErrorKind::Token
+        | ErrorKind::Cache
+        | ErrorKind::Storage
+        | ErrorKind::Memory => Exit::Failed,
     }
 }
 
@@ -250,6 +300,7 @@ fn of_start(error: &StartError) -> Told {
     let told = Told::advising(&error.to_string());
     match error {
         StartError::Option(_) => told.usage(),
+        error if error.is_final() => told.exit(Exit::Conflict),
         _ => told,
     }
 }
@@ -288,6 +339,11 @@ fn of_load(error: &LoadError) -> Told {
             Told::new(what.trim_end_matches("; ")).hint(*hint)
         }
         LoadError::Wire(error) => Told::new(error.to_string()).exit(exit_of_kind(error.kind)),
+        // What to do follows the last colon.
+        LoadError::Denied(text) => match text.rsplit_once(": ") {
+            Some((what, hint)) => Told::new(what).hint(hint).exit(Exit::Denied),
+            None => Told::new(text).exit(Exit::Denied),
+        },
         other => Told::new(other.to_string()),
     }
 }
@@ -365,5 +421,66 @@ fn of_plan(error: &PlanError) -> Told {
         PlanError::NoSuchStep { steps, .. } => Told::new(error.to_string())
             .hint(format!("steps count from 0: give --step 0 to {}", steps - 1)),
         other => Told::advising(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    /// A kind that is new does not compile in `exit_of_kind`, and changes this list.
+    #[test]
+    fn each_kind_of_error_has_an_exit_code() {
+        let kinds = (0..1_000).filter_map(|number| ErrorKind::try_from(number).ok());
+        let line = |kind: ErrorKind| {
+            let code = exit_of(&WireError::new(kind, "x").into()) as u8;
+            format!("{code} {}\n", kind.as_str_name().trim_start_matches("ERROR_KIND_"))
+        };
+        let mut lines: Vec<String> = kinds.map(line).collect();
+        lines.sort();
+        expect![[r#"
+            1 CACHE
+            1 CORRUPT
+            1 DATA
+            1 FEATURE
+            1 MEMORY
+            1 STORAGE
+            1 TOKEN
+            1 UNSPECIFIED
+            2 INVALID
+            3 NOT_FOUND
+            4 DENIED
+            5 CANCELLED
+            5 CHANGED
+            5 CONFLICT
+            5 CORDONED
+            5 FENCED
+            5 IDENTITY
+            5 SUPERSEDED
+            5 WRONG_CLUSTER
+            5 WRONG_VERSION
+            6 NOT_LEADER
+            6 RETRY
+            6 UNREACHABLE
+        "#]]
+        .assert_eq(&lines.concat());
+    }
+
+    #[test]
+    fn what_somebody_else_said_is_not_taken_for_a_hint() {
+        let wire = |message: &str| {
+            let Told { what, hint, .. } = of_wire(&WireError::new(ErrorKind::Conflict, message));
+            (what, hint.unwrap_or_default())
+        };
+        let parts = |what: &str, hint: &str| (what.to_owned(), hint.to_owned());
+        assert_eq!(wire("no leader; ask again; soon"), parts("no leader", "ask again; soon"));
+        assert_eq!(wire("no job `a; b`; there are: c"), parts("no job `a; b`", "there are: c"));
+        assert_eq!(wire("a (1; now 2); leave it"), parts("a (1; now 2)", "leave it"));
+        assert_eq!(wire("the name \"a; b\" is bad"), parts("the name \"a; b\" is bad", ""));
+        assert_eq!(wire("it said `a; do b"), parts("it said `a", "do b"));
+        let Told { what, hint, .. } = Told::advising("the first: a (x; y); b; copy them");
+        assert_eq!((what, hint.unwrap()), parts("the first: a (x; y); b", "copy them"));
     }
 }

@@ -11,7 +11,7 @@ use crate::progress;
 /// Files, by name.
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// TFRecord files: paths, or globs in quotes (*, ?, [a-z], **)
+    /// TFRecord files: paths, globs in quotes (*, ?, [a-z], **), or @LIST, a text with one in each line
     #[arg(required = true, value_name = "FILES")]
     files: Vec<String>,
     /// How the files are compressed

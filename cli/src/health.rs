@@ -28,7 +28,8 @@ It asks /readyz at the process's HTTP address, or /livez with --live; with --wor
 trainer socket, as a trainer would. For scripts, probes and images that have no curl.";
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it serves, 1 it does not (the reason is on stderr), 7 no answer in time.
+Exit codes: 0 it serves, 1 it does not (the reason is on stderr), 4 the worker's socket is not for this user, 6 no worker is \
+there, 7 no answer in time.
 
 Examples:
   shardfeed health                          # the coordinator of this host

@@ -32,6 +32,7 @@ mod trace;
 mod worker;
 
 mod shell;
+mod tls;
 mod top;
 mod watch;
 
@@ -45,7 +46,8 @@ const AFTER_HELP: &str = "\
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 3 not found, \
 4 denied, 5 conflict, 6 no coordinator answers or leads, 7 not in time.
 SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG what is logged (for example `debug`), \
-SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinators are, with commas.";
+SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinators are, with commas. With NO_COLOR \
+nothing is coloured.";
 
 /// Look at, check and write TFRecord datasets, run a cluster, and ask what an epoch is made of
 #[derive(Debug, Parser)]
@@ -101,6 +103,15 @@ enum Noun {
     /// What happened: workers, datasets, jobs, generations, ranks that moved
     #[command(long_about = cluster::events::ABOUT)]
     Events(cluster::events::EventsArgs),
+    /// Who may ask what: access tokens for people, programs and workers
+    #[command(subcommand)]
+    Access(cluster::access::AccessCommand),
+    /// Who asked for what changes something, and who was refused
+    #[command(long_about = cluster::audit::ABOUT)]
+    Audit(cluster::audit::AuditArgs),
+    /// Certificates for coordinators, workers and people, and an authority that signs them
+    #[command(subcommand)]
+    Tls(tls::TlsCommand),
     /// Clusters by names, for people who work with several
     #[command(subcommand)]
     Context(cluster::context::ContextCommand),
@@ -141,15 +152,22 @@ enum Noun {
 impl Noun {
     /// Whether it shows how something is at the moment, and changes nothing.
     fn is_view(&self) -> bool {
+        use cluster::{access::AccessCommand, context::ContextCommand};
         use cluster::{epoch::EpochCommand, job::JobCommand, member::MemberCommand};
         use dataset::DatasetCommand as Dataset;
         match self {
             Self::Dataset(command) => matches!(command, Dataset::List(_) | Dataset::Show(_)),
             Self::Job(command) => matches!(command, JobCommand::List(_) | JobCommand::Show(_)),
             Self::Epoch(EpochCommand::List(_) | EpochCommand::Show(_)) => true,
-            Self::Shard(_) | Self::Rank(_) | Self::Why(_) | Self::Status(_) | Self::Health(_) => {
+            Self::Shard(_) | Self::Rank(_) | Self::Why(_) | Self::Status(_) => true,
+            Self::Health(_) | Self::Audit(_) => true,
+            Self::Plan(plan::PlanCommand::Show(_)) | Self::Batch(batch::BatchCommand::Show(_)) => {
                 true
             }
+            Self::Access(command) => {
+                matches!(command, AccessCommand::List(_) | AccessCommand::Whoami(_))
+            }
+            Self::Context(command) => matches!(command, ContextCommand::List),
             Self::Worker(command) => {
                 matches!(command, worker::WorkerCommand::List(_) | worker::WorkerCommand::Show(_))
             }
@@ -210,6 +228,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Coordinator(command) => command.run(),
         Noun::Cluster(command) => command.run(cli.output),
         Noun::Events(args) => cluster::events::run(args, cli.output),
+        Noun::Access(command) => command.run(cli.output),
+        Noun::Audit(args) => cluster::audit::run(args, cli.output),
+        Noun::Tls(command) => command.run(cli.output),
         Noun::Context(command) => command.run(cli.output),
         Noun::Why(args) => cluster::why::run(args, cli.output),
         Noun::Bench(args) => bench::run(args, cli.output),
@@ -223,5 +244,59 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Top(args) => top::run(args),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_shows_may_be_watched() {
+        let is_view = |line: &str| {
+            let words = ["shardfeed"].into_iter().chain(line.split(' '));
+            Cli::try_parse_from(words).unwrap().noun.is_view()
+        };
+        for line in [
+            "access list",
+            "access whoami",
+            "audit",
+            "batch show a --step 0",
+            "batch show --job j --step 0",
+            "cluster status",
+            "context list",
+            "dataset list",
+            "dataset show d",
+            "epoch list --job j",
+            "epoch show --job j",
+            "events",
+            "health",
+            "job list",
+            "job show j",
+            "plan show a",
+            "rank list --job j",
+            "shard history --job j 0",
+            "shard list --job j",
+            "status",
+            "why j",
+            "worker list",
+            "worker show w",
+        ] {
+            assert!(is_view(line), "{line}");
+        }
+        for line in [
+            "access revoke 0",
+            "context use c",
+            "dataset add d a",
+            "events -f",
+            "job pause j",
+            "job remove j --yes",
+            "top",
+            "wait leader",
+            "worker cordon w",
+            "worker drain w",
+        ] {
+            assert!(!is_view(line), "{line}");
+        }
     }
 }

@@ -5,9 +5,13 @@
 
 mod config;
 mod coordinator;
+mod endpoint;
 mod manager;
 mod measures;
 mod pages;
+mod places;
+#[cfg(test)]
+mod reference;
 mod settings;
 mod stop;
 mod up;
@@ -17,6 +21,7 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use coordinator::CoordinatorCommand;
+pub(crate) use places::{Places, places, usual_ports};
 pub(crate) use settings::ConfigCommand;
 pub(crate) use stop::Stop;
 pub(crate) use up::{UpArgs, run as up};

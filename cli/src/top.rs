@@ -4,6 +4,8 @@ mod draw;
 mod gather;
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -12,11 +14,13 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::{Client, ClusterArgs};
 use crate::duration;
 use crate::error::Problem;
 use crate::output::StdoutError;
+use crate::process::runtime;
 use draw::{Look, draw};
 use gather::{Scene, gather};
 
@@ -73,10 +77,33 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     // Whether it can be had at all is said before the screen is taken.
     let first = gather(&client, args.job.as_deref())?;
+    let runtime = runtime(Some(1))?;
+    let asked = runtime.block_on(async { ends() })?;
     let mut screen = ratatui::init();
-    let ended = live(args, &client, first, &mut screen);
-    ratatui::restore();
-    ended
+    let ended = live(args, &client, first, &mut screen, &asked);
+    // A terminal that is gone takes nothing back, and nobody can be told.
+    let _ = ratatui::try_restore();
+    match asked.load(Ordering::Relaxed) {
+        0 => ended,
+        // As a shell says of a command that a signal ended.
+        number => std::process::exit(128 + number),
+    }
+}
+
+/// Signals that end this, from now on: the number of the first of them; 0: none came. Call it within a runtime.
+fn ends() -> io::Result<Arc<AtomicI32>> {
+    let first = Arc::new(AtomicI32::new(0));
+    for kind in [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()] {
+        let (mut signals, first) = (signal(kind)?, Arc::clone(&first));
+        tokio::spawn(async move {
+            if signals.recv().await.is_some() {
+                let number = kind.as_raw_value();
+                // Only the first one counts.
+                let _ = first.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        });
+    }
+    Ok(first)
 }
 
 fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
@@ -110,6 +137,7 @@ fn live(
     client: &Client,
     first: Scene,
     screen: &mut ratatui::DefaultTerminal,
+    ends: &AtomicI32,
 ) -> anyhow::Result<()> {
     let (ask, asked) = mpsc::channel::<Option<String>>();
     let (tell, told) = mpsc::channel();
@@ -126,7 +154,7 @@ fn live(
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut look = Look { has_colours, is_held: false, has_keys: true, error: None };
     let (mut asked_at, mut is_asked, mut chosen) = (Instant::now(), false, args.job.clone());
-    loop {
+    while ends.load(Ordering::Relaxed) == 0 {
         screen.draw(|frame| draw(frame, &scene, &look))?;
         if event::poll(KEYS_EVERY)?
             && let Event::Key(key) = event::read()?
@@ -161,6 +189,7 @@ fn live(
             Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the thread that asks has ended"),
         }
     }
+    Ok(())
 }
 
 /// What a key means.

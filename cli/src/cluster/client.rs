@@ -1,16 +1,19 @@
 //! The way to the coordinators: calls with a deadline, and who asks.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use shardfeed_agent::{Address, Addresses, Coordinator, Patience};
+use shardfeed_agent::{
+    Address, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts, Wire,
+};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
-use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 use super::context;
+use super::secret::warn_of_open_files;
 use crate::duration;
 use crate::process::host_name;
 
@@ -28,14 +31,25 @@ const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// Where the coordinators are.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterArgs {
-    /// Address of the coordinator; of several, with commas [default: that of the context, else 127.0.0.1:7070]
+    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file [default: that of the
+    /// context, else 127.0.0.1:7070]
     #[arg(long, value_name = "HOST:PORT", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
-    coordinator: Option<Addresses>,
+    coordinator: Option<Whereabouts>,
     /// Cluster, by the name that `shardfeed context` knows [default: the one in use]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_CONTEXT", hide_env_values = true)]
     context: Option<String>,
+    /// Folder with ca.crt, for coordinators that have certificates, and with tls.crt and tls.key, to prove who
+    /// one is [default: that of the context]
+    #[arg(long, value_name = "DIR", help_heading = HEADING)]
+    #[arg(env = "SHARDFEED_TLS", hide_env_values = true)]
+    tls: Option<PathBuf>,
+    /// File with an access token, to prove who one is; SHARDFEED_TOKEN may hold the token itself [default: that
+    /// of the context]
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    #[arg(env = "SHARDFEED_TOKEN_FILE", hide_env_values = true)]
+    token_file: Option<PathBuf>,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = HEADING)]
     #[arg(value_parser = duration::parse)]
@@ -50,23 +64,38 @@ pub(crate) struct Client {
 }
 
 /// What a coordinator offers to people.
-pub(super) type Admin = AdminServiceClient<Channel>;
+pub(super) type Admin = AdminServiceClient<Wire>;
 
 impl ClusterArgs {
     /// The coordinators.
     ///
-    /// # Errors  There is no such context.
+    /// # Errors  There is no such context; the certificates or the token cannot be read.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        let listed = match &self.coordinator {
-            Some(addresses) => addresses.clone(),
-            None => context::addresses(self.context.as_deref())?.unwrap_or_default(),
+        let (place, options) = match &self.coordinator {
+            Some(place) => (place.clone(), CredentialOptions::default()),
+            None => context::cluster(self.context.as_deref())?.unwrap_or_default(),
         };
-        let coordinator = Coordinator::of(listed, principal(), self.timeout, None);
-        Ok(Client { coordinator, patience: Patience::IfSomebodyIsThere })
+        let options = self.credentials().or(options);
+        warn_of_open_files(&options);
+        let credentials = Credentials::read(options)?;
+        Ok(Client::new(place, self.timeout, credentials))
+    }
+
+    /// Where credentials are, as flags and the environment say.
+    pub(crate) fn credentials(&self) -> CredentialOptions {
+        let token = CredentialOptions::from_environment().token;
+        CredentialOptions { tls: self.tls.clone(), token_file: self.token_file.clone(), token }
     }
 }
 
 impl Client {
+    /// The way to coordinators.
+    pub(crate) fn new(place: Whereabouts, timeout: Duration, credentials: Credentials) -> Self {
+        let coordinator = Coordinator::of(place, principal(), timeout, None, credentials);
+
+        Self { coordinator, patience: Patience::IfSomebodyIsThere }
+    }
+
     /// The same, for somebody who has begun to wait: coordinators that are gone may come back.
     pub(crate) fn patient(&self) -> Self {
         Self { patience: Patience::Wait, ..self.clone() }
@@ -75,7 +104,8 @@ impl Client {
     /// Who answered last.
     pub(crate) fn address(&self) -> Address {
         let answered = self.coordinator.leader();
-        answered.unwrap_or_else(|| self.coordinator.addresses().first().clone())
+        let listed = || Some(self.coordinator.addresses()?.first().clone());
+        answered.or_else(listed).unwrap_or_default()
     }
 
     /// Makes a call. It is made again elsewhere, as the same request, if it must be.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
-use shardfeed_agent::Addresses;
+use shardfeed_agent::{CredentialOptions, Whereabouts};
 
 use super::listing::{self, Column, Shown, column};
 use crate::error::{Exit, Problem};
@@ -48,9 +48,15 @@ pub(crate) enum ContextCommand {
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
     name: String,
-    /// Address of the coordinator; of several, with commas
+    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file
     #[arg(long, value_name = "HOST:PORT")]
-    coordinator: Addresses,
+    coordinator: Whereabouts,
+    /// Folder with ca.crt, and with tls.crt and tls.key, as for --tls of other commands
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    /// File with an access token, as for --token-file of other commands
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// Arguments of `context use` and `remove`.
@@ -74,7 +80,11 @@ struct Contexts {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Cluster {
-    coordinator: Addresses,
+    coordinator: Whereabouts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token_file: Option<PathBuf>,
 }
 
 /// The contexts.
@@ -88,18 +98,27 @@ struct ContextsReport {
 struct ContextReport {
     name: String,
     coordinator: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_file: Option<String>,
     is_current: bool,
 }
 
-/// Where a context's coordinators are, or those of the one in use; `None`: none is.
+/// Where a context's coordinators are, or those of the one in use, and what is shown to them; `None`: none is.
 ///
 /// # Errors  There is no such context; the file is not what it must be.
-pub(super) fn addresses(name: Option<&str>) -> anyhow::Result<Option<Addresses>> {
+pub(super) fn cluster(
+    name: Option<&str>,
+) -> anyhow::Result<Option<(Whereabouts, CredentialOptions)>> {
     let Contexts { current, contexts } = load()?;
     let Some(name) = name.map(ToOwned::to_owned).or(current) else {
         return Ok(None);
     };
-    let found = contexts.get(&name).map(|cluster| Some(cluster.coordinator.clone()));
+    let found = contexts.get(&name).cloned().map(|cluster| {
+        let Cluster { coordinator, tls, token_file } = cluster;
+        Some((coordinator, CredentialOptions { tls, token_file, token: None }))
+    });
     found.ok_or_else(|| unknown(&name, &contexts))
 }
 
@@ -108,8 +127,13 @@ impl ContextCommand {
         let mut known = load()?;
         match self {
             Self::List => {}
-            Self::Set(SetArgs { name, coordinator }) => {
-                let cluster = Cluster { coordinator: coordinator.clone() };
+            Self::Set(SetArgs { name, coordinator, tls, token_file }) => {
+                // They hold wherever people are.
+                let coordinator = coordinator.absolute().context("look where this folder is")?;
+                let whole = |path: &PathBuf| std::path::absolute(path);
+                let tls = tls.as_ref().map(whole).transpose()?;
+                let token_file = token_file.as_ref().map(whole).transpose()?;
+                let cluster = Cluster { coordinator, tls, token_file };
                 known.contexts.insert(name.clone(), cluster);
                 save(&known)?;
             }
@@ -132,6 +156,8 @@ impl ContextCommand {
         let contexts = contexts.into_iter().map(|(name, cluster)| ContextReport {
             is_current: current.as_ref() == Some(&name),
             coordinator: cluster.coordinator.to_string(),
+            tls: cluster.tls.map(|path| path.display().to_string()),
+            token_file: cluster.token_file.map(|path| path.display().to_string()),
             name,
         });
         Ok(format.print(&ContextsReport { contexts: contexts.collect() })?)

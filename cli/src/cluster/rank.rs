@@ -105,6 +105,7 @@ fn columns() -> Vec<Column<RankReport>> {
     vec![
         column(">RANK", |rank| rank.rank.to_string()),
         column("STATE", |rank| rank.state.clone()),
+        column(">WAITS", |rank| rank.wait_percent.map_or(NONE.into(), |part| format!("{part} %"))),
         column("WORKER", |rank| text(rank.worker.as_deref().unwrap_or_default())),
         column(">EPOCH", |rank| rank.epoch.to_string()),
         column(">STEP", |rank| {
@@ -113,7 +114,6 @@ fn columns() -> Vec<Column<RankReport>> {
         column(">READY", |rank| rank.ready.to_string()),
         column(">PROGRESS", |rank| time(rank.age_ms)),
         wide("LIMITED BY", |rank| text(rank.limit.map_or("", Limit::name))),
-        wide(">WAITS", |rank| rank.wait_percent.map_or(NONE.into(), |part| format!("{part} %"))),
         wide("HOST", |rank| text(rank.host.as_deref().unwrap_or_default())),
         wide("TRAINER", |rank| text(rank.trainer.as_deref().unwrap_or_default())),
         wide(">GENERATION", |rank| rank.generation.to_string()),

@@ -42,7 +42,7 @@ pub(crate) struct ListArgs {
     /// Only shards in this state; again or with commas for more
     #[arg(long, value_enum, value_delimiter = ',')]
     state: Vec<State>,
-    /// Only shards that this rank reads
+    /// Only shards that this rank reads; of a dynamic job: of which it was granted records
     #[arg(long)]
     rank: Option<u64>,
     /// Only shards of ranks that this worker serves
@@ -121,9 +121,16 @@ impl ShardCommand {
             Self::History(args) => return history::run(args, format),
         };
         let (client, job) = args.of.open()?;
-        let epoch = args.epoch;
+        let request = wire::ListShardsRequest {
+            job,
+            epoch: args.epoch,
+            rank: args.rank,
+            worker: args.worker.clone(),
+            path_part: args.file.clone(),
+            context: None,
+        };
         let answers = client.stream(|mut admin, context| async move {
-            admin.list_shards(wire::ListShardsRequest { context, job, epoch }).await
+            admin.list_shards(wire::ListShardsRequest { context, ..request }).await
         });
         let answers = answers.map_err(|error| args.of.explain(&client, error))?;
         Ok(format.print(&args.report(answers))?)
@@ -141,39 +148,41 @@ impl ListArgs {
             shards: vec![],
             all: self.all,
         };
-        for shard in answers.into_iter().flat_map(|answer| answer.shards) {
-            let Some(state) = report.counts.add(shard.state()) else {
-                continue;
-            };
-            if self.wants(&shard, state) {
-                report.shards.push(ShardReport::new(shard));
-            }
+        for answer in answers {
+            report.counts.add(answer.counts.unwrap_or_default());
+            let wanted = answer.shards.into_iter().filter(|shard| self.wants(shard.state()));
+            report.shards.extend(wanted.map(ShardReport::new));
         }
         report
     }
 
-    fn wants(&self, shard: &wire::Shard, state: State) -> bool {
-        let ranks = shard.first_rank..=shard.last_rank;
-        (self.state.is_empty() || self.state.contains(&state))
-            && self.rank.is_none_or(|rank| ranks.contains(&rank))
-            && self.worker.as_ref().is_none_or(|worker| shard.workers.contains(worker))
-            && self.file.as_ref().is_none_or(|text| shard.path.contains(text))
+    /// The coordinator looks at the rest.
+    fn wants(&self, state: wire::ShardState) -> bool {
+        self.state.is_empty() || State::of(state).is_some_and(|state| self.state.contains(&state))
+    }
+}
+
+impl State {
+    /// `None`: this release does not know it.
+    fn of(state: wire::ShardState) -> Option<Self> {
+        match state {
+            wire::ShardState::Pending => Some(Self::Pending),
+            wire::ShardState::Leased => Some(Self::Leased),
+            wire::ShardState::Reading => Some(Self::Reading),
+            wire::ShardState::Done => Some(Self::Done),
+            wire::ShardState::Skipped => Some(Self::Skipped),
+            wire::ShardState::Unspecified => None,
+        }
     }
 }
 
 impl Counts {
-    /// Counts a shard; a state that this release does not know has no count.
-    fn add(&mut self, state: wire::ShardState) -> Option<State> {
-        let (count, state) = match state {
-            wire::ShardState::Pending => (&mut self.pending, State::Pending),
-            wire::ShardState::Leased => (&mut self.leased, State::Leased),
-            wire::ShardState::Reading => (&mut self.reading, State::Reading),
-            wire::ShardState::Done => (&mut self.done, State::Done),
-            wire::ShardState::Skipped => (&mut self.skipped, State::Skipped),
-            wire::ShardState::Unspecified => return None,
-        };
-        *count += 1;
-        Some(state)
+    fn add(&mut self, counts: wire::get_epoch_map_response::Cell) {
+        self.pending += counts.pending;
+        self.leased += counts.leased;
+        self.reading += counts.reading;
+        self.done += counts.done;
+        self.skipped += counts.skipped;
     }
 }
 

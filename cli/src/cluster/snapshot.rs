@@ -28,7 +28,8 @@ pub(crate) enum SnapshotCommand {
 const RESTORE_ABOUT: &str = "\
 Make the data folder of a new cluster from a saved file
 
-The new cluster has an id of its own and one node: start it over the folder, then add others with `cluster add`. \
+The new cluster has an id of its own and one node: start it over the folder, with the same number and name and as \
+the user who owns the folder, then start others over empty folders with `--join` and add them with `cluster add`. \
 Nothing of the old cluster may be running, or workers and trainers would not know which one to believe.";
 
 /// Arguments of `cluster snapshot restore`.
@@ -45,6 +46,9 @@ pub(crate) struct RestoreArgs {
     /// Where workers and people will reach it [default: where it listens]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
+    /// Name of the new cluster, as its nodes' option `cluster-name` says it [default: shardfeed]
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
 }
 
 /// A backup that was restored.
@@ -125,11 +129,14 @@ fn save(args: &SaveArgs, format: Format) -> anyhow::Result<()> {
 }
 
 fn restore(args: &RestoreArgs, format: Format) -> anyhow::Result<()> {
-    let RestoreArgs { file, data_dir, node_id, advertise } = args;
+    let RestoreArgs { file, data_dir, node_id, advertise, cluster_name } = args;
+    let defaults = CoordinatorOptions::new(data_dir);
+    let cluster_name = cluster_name.clone().unwrap_or_else(|| defaults.cluster_name.clone());
     let options = CoordinatorOptions {
         node_id: *node_id,
         advertise: advertise.clone(),
-        ..CoordinatorOptions::new(data_dir)
+        cluster_name,
+        ..defaults
     };
     let Restored { cluster, from_cluster, applied, chunks } =
         restore_snapshot(file, data_dir, &options)?;

@@ -1,9 +1,11 @@
 //! `shardfeed status`: the cluster as a whole.
 
+use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
+use shardfeed_embedded::{account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::words::number;
@@ -45,6 +47,17 @@ struct Counts {
     datasets_ready: u64,
     jobs: u64,
     ranks_served: u64,
+    /// The rank whose trainer waits most for its batches; `null` if no worker has told.
+    worst_wait: Option<WorstWait>,
+}
+
+/// A trainer that waits.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct WorstWait {
+    job: String,
+    rank: u64,
+    /// Of its time.
+    wait_percent: u64,
 }
 
 /// Runs `status`.
@@ -83,7 +96,18 @@ fn counts(client: &Client) -> anyhow::Result<Counts> {
         datasets_ready: ready.count() as u64,
         jobs: jobs.len() as u64,
         ranks_served: served.sum(),
+        worst_wait: worst_wait(&workers),
     })
+}
+
+/// The first one that waits most, of those whose workers told.
+fn worst_wait(workers: &[wire::Worker]) -> Option<WorstWait> {
+    let served = workers.iter().flat_map(|worker| worker.serving.iter().zip(&worker.accounts));
+    let waits = served.filter(|(_, account)| account.setup.is_some()).map(|(lease, account)| {
+        let wait_percent = finding(&account_from(account)).wait_percent;
+        WorstWait { job: lease.job.clone(), rank: lease.rank, wait_percent }
+    });
+    waits.min_by_key(|wait| (Reverse(wait.wait_percent), wait.job.clone(), wait.rank))
 }
 
 impl Report for StatusReport {
@@ -105,7 +129,65 @@ impl Report for StatusReport {
                 ("jobs", output::count(counts.jobs)),
                 ("ranks served", output::count(counts.ranks_served)),
             ]);
+            facts.extend(counts.worst_wait.iter().map(|WorstWait { job, rank, wait_percent }| {
+                ("longest wait", format!("rank {rank} of {job}, {wait_percent} % of its time"))
+            }));
         }
         output::write_facts(out, &facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_proto::common::v1::{Account, Setup, Spent};
+
+    use super::*;
+
+    fn worker(job: &str, ranks: &[(u64, Option<u64>)]) -> wire::Worker {
+        let lease = |rank| wire::Lease { job: job.into(), rank, ..wire::Lease::default() };
+        let account = |wait_us: Option<u64>| {
+            let spent =
+                |wait_us| Spent { batches: 1, wait_us, work_us: 100 - wait_us, ..Spent::default() };
+            let setup = wait_us.map(|_| Setup::default());
+            Account { setup, recent: wait_us.map(spent), ..Account::default() }
+        };
+        wire::Worker {
+            serving: ranks.iter().map(|(rank, _)| lease(*rank)).collect(),
+            accounts: ranks.iter().map(|(_, wait_us)| account(*wait_us)).collect(),
+            ..wire::Worker::default()
+        }
+    }
+
+    #[test]
+    fn the_longest_wait_is_of_all_workers_ranks_that_told() {
+        assert_eq!(worst_wait(&[]), None);
+        assert_eq!(worst_wait(&[worker("a", &[(0, None)])]), None);
+        let workers =
+            [worker("b", &[(0, Some(3)), (1, None)]), worker("a", &[(5, Some(40)), (4, Some(40))])];
+        let worst = WorstWait { job: "a".into(), rank: 4, wait_percent: 40 };
+        assert_eq!(worst_wait(&workers), Some(worst));
+    }
+
+    #[test]
+    fn it_stands_with_the_counts() {
+        let worst_wait = Some(WorstWait { job: "j".into(), rank: 3, wait_percent: 25 });
+        let (workers, datasets, datasets_ready, jobs, ranks_served) = (1, 1, 1, 1, 4);
+        let counts = Counts { workers, datasets, datasets_ready, jobs, ranks_served, worst_wait };
+        let report = StatusReport {
+            coordinator: "head:7070".into(),
+            cluster_id: "c".into(),
+            version: "0".into(),
+            node: 1,
+            leader: Some(1),
+            term: 1,
+            applied_index: 2,
+            snapshot_index: 0,
+            uptime_ms: 1_000,
+            counts: Some(counts),
+        };
+        let mut out = Vec::new();
+        report.write_table(&mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains("rank 3 of j, 25 % of its time"), "{out}");
     }
 }

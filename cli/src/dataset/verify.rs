@@ -27,12 +27,13 @@ Checks the length and the data of each record against their checksums. Behind da
 goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be \
 found any more. Offsets are of the uncompressed file. Numbers of records are compared with what .idx files of \
 tfrecord2idx and TFDS's dataset_info.json beside the files say: a file that ends too early between two records \
-looks whole otherwise. Exits with 1 if anything is damaged, or says otherwise.";
+looks whole otherwise. --exclude lists whole files, which `@OUT` then stands for wherever files are named; to go \
+on with the good records of damaged files, too, train with corrupt=\"skip-record\". Exits with 1 if anything is damaged, or says otherwise.";
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset verify 'train/*.tfrecord'
-  shardfeed dataset verify --exclude whole.txt 'train/*.tfrecord'; shardfeed plan show $(cat whole.txt)
+  shardfeed dataset verify --exclude whole.txt 'train/*'; shardfeed dataset add whole @whole.txt
   shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'";
 
 /// Arguments of `dataset verify`.
@@ -41,7 +42,8 @@ Examples:
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Write the paths of the undamaged files to OUT, one a line: a dataset that has nothing to skip
+    /// Write the paths of the undamaged files to OUT, one a line: a dataset that has nothing to skip, named
+    /// as @OUT
     #[arg(long, value_name = "OUT")]
     exclude: Option<PathBuf>,
     /// Show all files, not only damaged ones and the first 20 others

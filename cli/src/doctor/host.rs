@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, statvfs};
 use rustix::process::{Resource, getrlimit};
 use shardfeed_agent::default_budget_bytes;
-use shardfeed_device::device_count;
+use shardfeed_device::{DeviceError, device_count};
 
 use super::{Check, Verdict};
 use crate::output;
@@ -31,9 +31,13 @@ const CACHE_ROOM_MIN: u64 = 256 << 20;
 
 /// How long the disk takes to make a log entry durable.
 pub(super) fn fsync(folder: &Path) -> Check {
+    judged(folder, sync_times(folder))
+}
+
+fn judged(folder: &Path, times: io::Result<Vec<Duration>>) -> Check {
     const NAME: &str = "fsync";
     let path = folder.display();
-    match sync_times(folder) {
+    match times {
         Ok(mut times) => {
             times.sort_unstable();
             let at = |part: usize| times[(times.len() - 1) * part / 100];
@@ -101,7 +105,10 @@ pub(super) fn descriptors() -> Check {
 
 /// What a worker would take.
 pub(super) fn memory() -> Check {
-    let budget = default_budget_bytes();
+    budgeted(default_budget_bytes())
+}
+
+fn budgeted(budget: u64) -> Check {
     let found = format!("a worker takes {} if nobody says otherwise", output::size(budget));
     match budget >= 64 << 20 {
         true => Check::new("memory", Verdict::Ok, found),
@@ -149,7 +156,11 @@ pub(super) fn cache() -> Check {
 
 /// Whether `device="cuda:0"` is possible.
 pub(super) fn gpu() -> Check {
-    match device_count() {
+    driven(device_count())
+}
+
+fn driven(devices: Result<usize, DeviceError>) -> Check {
+    match devices {
         Ok(0) => Check::new("GPU", Verdict::Note, "the driver has no device"),
         Ok(count) => Check::new("GPU", Verdict::Ok, output::counted(count as u64, "CUDA device")),
         Err(error) => Check::new("GPU", Verdict::Note, error.to_string())
@@ -161,7 +172,30 @@ pub(super) fn gpu() -> Check {
 mod tests {
     use std::fs;
 
+    use expect_test::expect;
+
     use super::*;
+
+    #[test]
+    fn what_is_not_fit_comes_with_what_to_do() {
+        let disk = |ms: u64| judged(Path::new("/d"), Ok(vec![Duration::from_millis(ms); SYNCS]));
+        let checks =
+            [disk(1), disk(30), disk(400), budgeted(1 << 20), driven(Ok(0)), driven(Ok(2))];
+        let said = checks.map(|Check { check, verdict, found, hint }| {
+            let hint = hint.map(|hint| format!(": {hint}")).unwrap_or_default();
+            format!("{check}: {verdict:?}: {found}{hint}\n")
+        });
+        expect![[r#"
+            fsync: Ok: /d: 1.0 ms for 4 KiB, 1.0 ms the slowest of 40
+            fsync: Warn: /d: 30.0 ms for 4 KiB, 30.0 ms the slowest of 40: every command waits for it; a local SSD needs a millisecond
+            fsync: Fail: /d: 400.0 ms for 4 KiB, 400.0 ms the slowest of 40: put a coordinator's data on another disk: this one costs elections
+            memory: Warn: a worker takes 1.05 MB if nobody says otherwise: give --memory-budget, or the container more memory
+            GPU: Note: the driver has no device
+            GPU: Ok: 2 CUDA devices
+        "#]].assert_eq(&said.concat());
+        let none = driven(Err(DeviceError::NoLibrary { library_path: "/x".into() }));
+        assert_eq!(none.hint.as_deref(), Some("only device=\"cuda:N\" needs one"));
+    }
 
     #[test]
     fn a_folder_that_is_not_there_fails_with_its_name() {

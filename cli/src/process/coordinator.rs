@@ -4,10 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
+use shardfeed_agent::CredentialOptions;
 use shardfeed_coordinator::{Coordinator, CoordinatorOptions, Running};
 
+use super::endpoint::EndpointFile;
 use super::{Stop, config, manager, runtime};
+use crate::cluster::secret::warn_of_open_files;
 use crate::error::Problem;
 use crate::output;
 
@@ -25,6 +29,7 @@ Options in FILE, with their defaults:
   data-dir = \"DIR\"             # log, snapshots, chunks; required
   listen = \"127.0.0.1:7070\"    # gRPC; port 0 takes a free one
   http = \"127.0.0.1:7071\"      # /livez, /readyz, /metrics; likewise
+  insecure = false             # listen beyond this host without certificates
   node-id = 1                  # this node's number, kept from the first start on
   peers = []                   # [\"1=HOST:PORT\", ...]: 3 or 5 found a cluster
   join = []                    # [\"HOST:PORT\", ...]: a cluster to be added to
@@ -40,10 +45,17 @@ Options in FILE, with their defaults:
 and, if other nodes, workers and people do not reach it at what `peers` or `listen` says:
 advertise = \"HOST:PORT\"
 
+and, so that callers prove who they are, and other hosts may call:
+tls = \"DIR\"                     # ca.crt, tls.crt, tls.key: `shardfeed tls init`
+
+and, if workers and people are to find it by a file, as --coordinator @PATH:
+endpoint-file = \"PATH\"
+
 Examples:
-  shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070
+  shardfeed coordinator start --data /var/lib/shardfeed --listen 0.0.0.0:7070 --tls /etc/shardfeed/tls
   shardfeed coordinator start --config /etc/shardfeed/coordinator.toml
-  shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --node-id 1 \\
+  shardfeed coordinator start --data DIR --listen 10.0.0.7:0 --tls TLS --endpoint-file /shared/cluster.json
+  shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --tls /etc/shardfeed/tls --node-id 1 \\
       --peers 1=head-1:7070,2=head-2:7070,3=head-3:7070      # the same on 2 and 3, with their numbers";
 
 /// What can be done with a coordinator.
@@ -82,6 +94,14 @@ pub(super) struct CoordinatorFlags {
     #[arg(long, value_name = "IP:PORT")]
     #[arg(env = "SHARDFEED_COORDINATOR__HTTP", hide_env_values = true)]
     http: Option<SocketAddr>,
+    /// Folder with the certificates of this node: ca.crt, tls.crt, tls.key; callers prove who they are then
+    #[arg(long, value_name = "DIR")]
+    #[arg(env = "SHARDFEED_COORDINATOR__TLS", hide_env_values = true)]
+    tls: Option<PathBuf>,
+    /// Listen beyond this host without certificates: whoever calls may do anything
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(env = "SHARDFEED_COORDINATOR__INSECURE", hide_env_values = true)]
+    insecure: Option<bool>,
     /// This node's number in its cluster, kept from the first start on [default: 1]
     #[arg(long, value_name = "NODE")]
     #[arg(env = "SHARDFEED_COORDINATOR__NODE_ID", hide_env_values = true)]
@@ -90,16 +110,22 @@ pub(super) struct CoordinatorFlags {
     #[arg(long, value_name = "HOST:PORT")]
     #[arg(env = "SHARDFEED_COORDINATOR__ADVERTISE", hide_env_values = true)]
     advertise: Option<String>,
-    /// The 3 or 5 nodes that found a cluster, this one among them: 1=HOST:PORT,2=HOST:PORT,...
+    /// The 3 or 5 nodes that found a cluster, the same list on all: 1=HOST:PORT,2=HOST:PORT,...
     #[arg(long, value_name = "NODE=HOST:PORT", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_COORDINATOR__PEERS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     peers: Vec<String>,
-    /// Nodes of a cluster to be added to; `cluster add` there lets this one in
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', conflicts_with = "peers")]
+    /// Nodes of a cluster to be added to; `cluster add` there lets this one in. With --peers a founder, too, joins
+    /// a cluster that is there
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_COORDINATOR__JOIN", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     join: Vec<String>,
+    /// File to say in where the cluster is while it serves, on a filesystem that others see; they are given
+    /// --coordinator @PATH [default: none is written]
+    #[arg(long, value_name = "PATH")]
+    #[arg(env = "SHARDFEED_COORDINATOR__ENDPOINT_FILE", hide_env_values = true)]
+    endpoint_file: Option<PathBuf>,
     /// How often the leader tells the other nodes that it is there, ms [default: 100]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__PEER_HEARTBEAT_MS", hide_env_values = true)]
@@ -143,9 +169,13 @@ impl CoordinatorCommand {
                 .into());
         }
         let options: CoordinatorOptions = config::read(config.as_deref(), flags)?;
+        let own = CredentialOptions { tls: options.tls.clone(), ..CredentialOptions::default() };
+        warn_of_open_files(&own);
+        let file = options.endpoint_file.clone().map(EndpointFile::new);
         let runtime = runtime(None)?;
         runtime.block_on(async {
             let stop = Stop::listen()?;
+            raise_files();
             let starting = Coordinator::listen(options).await?;
             let health = starting.health();
             manager::watch({
@@ -156,16 +186,45 @@ impl CoordinatorCommand {
                 running = manager::while_waiting(|| health.unready(), starting.open()) => running?,
                 () = stop.asked() => return Ok(()),
             };
-            let line = ready(&running);
-            let told = output::line(&line);
-            if told.is_ok() {
-                manager::ready(&line);
-                stop.asked().await;
-            }
+            let served = serve(&running, file.as_ref(), &stop).await;
             manager::stopping();
+            if let Some(file) = &file {
+                file.remove(&running).await;
+            }
             running.stop().await;
-            Ok(told?)
+            served
         })
+    }
+}
+
+/// Opens as many files as the system lets this process: each connection is one.
+fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || limit.maximum.is_none() {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::debug!(%error, "cannot open more files than the system allows by default");
+        }
+    }
+}
+
+/// Says that a coordinator serves, until it is asked to stop.
+async fn serve(running: &Running, file: Option<&EndpointFile>, stop: &Stop) -> anyhow::Result<()> {
+    if let Some(file) = file {
+        file.write(running).await?;
+    }
+    let line = ready(running);
+    output::line(&line)?;
+    manager::ready(&line);
+    let keep = async {
+        match file {
+            Some(file) => file.keep(running).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = stop.asked() => Ok(()),
+        () = keep => Ok(()),
     }
 }
 
@@ -187,7 +246,8 @@ mod tests {
         let listed: toml::Table = listed.collect::<Vec<_>>().join("\n").parse().unwrap();
         let defaults = toml::Table::try_from(CoordinatorOptions::new("DIR")).unwrap();
         assert_eq!(listed, defaults);
-        // It has no default of its own.
+        // They have no default of their own.
         assert!(OPTIONS.contains("\nadvertise = \"HOST:PORT\""));
+        assert!(OPTIONS.contains("\nendpoint-file = \"PATH\""));
     }
 }

@@ -2,9 +2,10 @@
 //! jobs and ranks, never shards.
 
 use std::sync::atomic::AtomicU64;
+use std::time::UNIX_EPOCH;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -25,6 +26,11 @@ struct StageLabels {
     stage: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabels {
+    job: String,
+}
+
 type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 
 /// All of it as text.
@@ -35,7 +41,9 @@ pub(super) fn text(report: &WorkerReport) -> String {
     of_worker(registry.sub_registry_with_prefix("worker"), report);
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = encode(&mut text, &registry);
+    let _ = encode_registry(&mut text, &registry);
+    text += &shardfeed_telemetry::process::page();
+    let _ = encode_eof(&mut text);
     text
 }
 
@@ -152,11 +160,33 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     for (name, help, value) in sized {
         registry.register_with_unit(name, help, Unit::Bytes, gauge(value));
     }
-    if let Some(age) = report.confirmed {
+    let ends = report.certificate_not_after;
+    let ends = ends.and_then(|ends| ends.duration_since(UNIX_EPOCH).ok());
+    let metric = gauge(ends.map_or(0, |ends| ends.as_secs()));
+    let help = "When the certificate ends that it shows to coordinators; 0: it shows none";
+    registry.register_with_unit("certificate_not_after", help, Unit::Seconds, metric);
+    let corrupt = Family::<JobLabels, Gauge>::default();
+    for served in &report.ranks {
+        corrupt.get_or_create(&JobLabels { job: served.job.clone() }).set(0);
+    }
+    for (job, count) in &report.corrupt_records {
+        corrupt.get_or_create(&JobLabels { job: job.clone() }).set(*count as i64);
+    }
+    let help = "Corrupt records that were left out; counted up to 1,000";
+    registry.register("corrupt_records", help, corrupt);
+    let timed = [
+        ("session_age", "Time since the coordinator last confirmed the session", report.confirmed),
+        (
+            "heartbeat",
+            "How long the coordinator took to answer the last heartbeat",
+            report.heartbeat_took,
+        ),
+    ];
+    for (name, help, known) in timed {
+        let Some(time) = known else { continue };
         let metric = Gauge::<f64, AtomicU64>::default();
-        metric.set(age.as_secs_f64());
-        let help = "Time since the coordinator last confirmed the session";
-        registry.register_with_unit("session_age", help, Unit::Seconds, metric);
+        metric.set(time.as_secs_f64());
+        registry.register_with_unit(name, help, Unit::Seconds, metric);
     }
 }
 
@@ -171,12 +201,13 @@ fn seconds(us: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use shardfeed_agent::Account;
 
     use super::*;
 
-    fn report() -> WorkerReport {
+    /// A worker with a rank that told of itself, and one that did not.
+    pub(in crate::process) fn report() -> WorkerReport {
         let since_start =
             Spent { wait_us: 1_500_000, batches: 7, parse_us: 250_000, ..Spent::default() };
         let account = Account { since_start, waiting_us: Some(2_000_000), ..Account::default() };
@@ -193,7 +224,10 @@ mod tests {
             session: Some(9),
             has_joined: true,
             refused: None,
-            confirmed: None,
+            confirmed: Some(std::time::Duration::from_millis(500)),
+            heartbeat_took: Some(std::time::Duration::from_millis(4)),
+            corrupt_records: [("a \"job\"".to_owned(), 3)].into(),
+            certificate_not_after: Some(UNIX_EPOCH + std::time::Duration::from_secs(1_900_000_000)),
             is_draining: false,
             trainers: 2,
             budget_bytes: 1 << 30,
@@ -211,12 +245,16 @@ mod tests {
             r#"shardfeed_trainer_batches_total{job="a \"job\"",rank="0"} 7"#,
             r#"shardfeed_trainer_step{job="a \"job\"",rank="1"} 3"#,
             r#"shardfeed_worker_stage_seconds_total{job="a \"job\"",rank="0",stage="parse"} 0.25"#,
+            r#"shardfeed_worker_corrupt_records{job="a \"job\""} 3"#,
+            "shardfeed_worker_heartbeat_seconds 0.004",
             "shardfeed_worker_connected 1",
+            "shardfeed_worker_certificate_not_after_seconds 1900000000",
             "shardfeed_worker_memory_budget_bytes 1073741824",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains(r#"wait_seconds_total{job="a \"job\"",rank="1"}"#), "{text}");
-        assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
+        assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
     }
 }

@@ -121,7 +121,7 @@ impl ConfigCommand {
                             None => error.to_string(),
                         })
                     })?,
-                    Process::Worker => drop(worker::options(&settings::<WorkerConfig, _>(
+                    Process::Worker => drop(worker::check(&settings::<WorkerConfig, _>(
                         file,
                         &environment::<WorkerConfig>()?,
                     )?)?),
@@ -212,19 +212,26 @@ fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
 }
 
 /// Options that have no value where nobody gives one.
-const COORDINATOR_OTHERS: [(&str, &str); 1] = [("advertise", "what `peers` says, else `listen`")];
+pub(super) const COORDINATOR_OTHERS: [(&str, &str); 3] = [
+    ("advertise", "what `peers` says, else `listen`"),
+    ("endpoint-file", "none is written"),
+    ("tls", "none: callers are not asked who they are"),
+];
 
-const WORKER_OTHERS: [(&str, &str); 6] = [
+pub(super) const WORKER_OTHERS: [(&str, &str); 9] = [
     ("coordinator", "required"),
     ("threads", "chosen as it goes, within the cores"),
     ("cache-dir", "SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed"),
     ("socket-gid", "the worker's"),
     ("http", "none is served"),
     ("cluster-id", "the one that answers first"),
+    ("tls", "none: the coordinators have no certificates"),
+    ("token-file", "none is shown"),
+    ("join-token-file", "none is exchanged"),
 ];
 
 /// What a worker takes where nobody says otherwise.
-fn worker_defaults() -> Table {
+pub(super) fn worker_defaults() -> Table {
     let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     Table::from_iter([
         ("socket".to_owned(), Value::String(default_worker_socket().display().to_string())),
@@ -233,6 +240,7 @@ fn worker_defaults() -> Table {
         ("cache-bytes".to_owned(), number(0)),
         ("allow-uid".to_owned(), Value::Array(vec![])),
         ("allow-gid".to_owned(), Value::Array(vec![])),
+        ("insecure".to_owned(), Value::Boolean(false)),
     ])
 }
 

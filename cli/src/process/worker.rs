@@ -5,17 +5,21 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
-    Addresses, COORDINATOR_TIMEOUT, CacheChoice, CacheOptions, Coordinator, Worker, WorkerOptions,
-    default_budget_bytes,
+    COORDINATOR_TIMEOUT, CacheChoice, CacheOptions, Coordinator, CredentialOptions, Credentials,
+    Whereabouts, Worker, WorkerOptions, default_budget_bytes,
 };
 use shardfeed_embedded::default_worker_socket;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
 
 use super::{Stop, config, manager, pages, runtime};
+use crate::cluster::Client;
+use crate::cluster::access::exchange;
+use crate::cluster::secret::{Secret, warn_of_open_files};
 use crate::error::Problem;
 use crate::output;
 use crate::size::{Bytes, Space};
@@ -54,9 +58,27 @@ pub(crate) struct StartArgs {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WorkerConfig {
-    /// Address of the coordinator; of several, with commas; required
+    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file, which is waited for;
+    /// required
     #[arg(long, value_name = "HOST:PORT", env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
-    pub(super) coordinator: Option<Addresses>,
+    pub(super) coordinator: Option<Whereabouts>,
+    /// Folder with ca.crt, for coordinators that have certificates, and with tls.crt and tls.key of this worker,
+    /// unless it has a token
+    #[arg(long, value_name = "DIR")]
+    #[arg(env = "SHARDFEED_WORKER__TLS", hide_env_values = true)]
+    pub(super) tls: Option<PathBuf>,
+    /// File with this worker's access token
+    #[arg(long, value_name = "FILE")]
+    #[arg(env = "SHARDFEED_WORKER__TOKEN_FILE", hide_env_values = true)]
+    pub(super) token_file: Option<PathBuf>,
+    /// File with a join token: where the token file is missing, it is exchanged for one, once
+    #[arg(long, value_name = "FILE", requires = "token_file")]
+    #[arg(env = "SHARDFEED_WORKER__JOIN_TOKEN_FILE", hide_env_values = true)]
+    pub(super) join_token_file: Option<PathBuf>,
+    /// Show health and metrics also where other hosts can look, without --tls
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(env = "SHARDFEED_WORKER__INSECURE", hide_env_values = true)]
+    pub(super) insecure: Option<bool>,
     /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
     /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
     #[arg(long, value_name = "PATH")]
@@ -176,7 +198,7 @@ pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option
 fn begin(config: &WorkerConfig) -> anyhow::Result<Started> {
     let options = options(config)?;
     let (name, socket) = (options.name.clone(), options.socket.display().to_string());
-    let coordinator = options.coordinator.addresses().to_string();
+    let coordinator = options.coordinator.whereabouts().to_string();
     let worker = Worker::start(options)?;
     tracing::info!(worker = name, socket, coordinator, "worker started");
     Ok(Started { worker, name, socket, coordinator })
@@ -204,8 +226,62 @@ impl Started {
     }
 }
 
+/// Whether asking again is of no use. A coordinator of another release is: it may be the next to be upgraded.
 fn is_final(error: &WireError) -> bool {
-    matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::WrongVersion | ErrorKind::Invalid)
+    matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Invalid | ErrorKind::Denied)
+}
+
+/// What the worker shows to its coordinators. A join token is exchanged first, if that was not done yet.
+fn credentials(
+    config: &WorkerConfig,
+    place: &Whereabouts,
+    name: &str,
+) -> anyhow::Result<Credentials> {
+    let (tls, token_file) = (config.tls.clone(), config.token_file.clone());
+    let shown = CredentialOptions { tls: tls.clone(), token_file: token_file.clone(), token: None };
+    warn_of_open_files(&shown);
+    if let (Some(join), Some(token)) = (&config.join_token_file, &token_file)
+        && !token.exists()
+    {
+        let joining = CredentialOptions { tls, token_file: Some(join.clone()), token: None };
+        let credentials = Credentials::read(joining)?;
+        if !credentials.has_tls() {
+            return Err(Problem::usage("a join token is shown inside TLS only")
+                .hint("give --tls DIR with ca.crt of the cluster")
+                .into());
+        }
+        let client = Client::new(place.clone(), COORDINATOR_TIMEOUT, credentials).patient();
+        // It is on the disk before it counts: a start that was cut off goes on with the same.
+        let mut staged = token.clone().into_os_string();
+        staged.push(".new");
+        let staged = PathBuf::from(staged);
+        let secret = match Secret::load(&staged) {
+            Some(secret) => secret,
+            None => {
+                let secret = Secret::new();
+                secret.save(&staged)?;
+                secret
+            }
+        };
+        exchange(&client, name, &secret)?;
+        std::fs::rename(&staged, token)
+            .with_context(|| format!("cannot write {}", token.display()))?;
+        tracing::info!(file = %token.display(), "the join token was exchanged");
+    }
+    Ok(Credentials::read(shown)?)
+}
+
+/// Pages where other hosts can look need a word that this is meant.
+fn check_openness(config: &WorkerConfig) -> anyhow::Result<()> {
+    let open = config.http.filter(|address| !address.ip().to_canonical().is_loopback());
+    match open.filter(|_| config.tls.is_none() && !config.insecure.unwrap_or_default()) {
+        None => Ok(()),
+        Some(address) => Err(Problem::usage(format!(
+            "option `http` is {address}, where other hosts can look, and there are no certificates"
+        ))
+        .hint("set `tls`, or `insecure` if everybody on that network may look")
+        .into()),
+    }
 }
 
 fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
@@ -213,17 +289,33 @@ fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
     anyhow::Error::new(error.clone()).context(what)
 }
 
-pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
-    let Some(addresses) = config.coordinator.clone() else {
+/// Whether options make sense; touches no folder and no network.
+pub(super) fn check(config: &WorkerConfig) -> anyhow::Result<Whereabouts> {
+    let Some(place) = config.coordinator.clone() else {
         return Err(Problem::usage("the worker needs the address of its coordinator")
             .hint("give --coordinator HOST:PORT, SHARDFEED_COORDINATOR, or `coordinator` in --config FILE")
             .into());
     };
+    check_openness(config)?;
+    if config.join_token_file.is_some() && config.token_file.is_none() {
+        return Err(Problem::usage(
+            "option `join-token-file`: there is no file for the token that it is exchanged for",
+        )
+        .hint("set `token-file`, too")
+        .into());
+    }
+    Ok(place)
+}
+
+pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
+    let place = check(config)?;
     let host = host_name();
     let name = config.name.clone().unwrap_or_else(|| host.clone());
     let principal = format!("worker:{name}");
     let cluster_id = config.cluster_id.clone();
-    let coordinator = Coordinator::of(addresses, principal, COORDINATOR_TIMEOUT, cluster_id);
+    let credentials = credentials(config, &place, &name)?;
+    let coordinator =
+        Coordinator::of(place, principal, COORDINATOR_TIMEOUT, cluster_id, credentials);
     let (uids, gids) = (config.allow_uid.clone(), config.allow_gid.clone());
     let allow = match uids.is_empty() && gids.is_empty() {
         true => Allow::FileMode,

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
-use shardfeed_embedded::{Finding, account_from, finding};
+use shardfeed_embedded::{Finding, Limit, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::gather::{Job, Scene};
@@ -43,10 +43,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
         Constraint::Length(jobs),
         Constraint::Min(3),
         Constraint::Length(6),
+        Constraint::Length(1),
         Constraint::Length(5),
         Constraint::Length(u16::from(look.has_keys)),
     ];
-    let [head, verdict, epochs, map, middle, events, foot] =
+    let [head, verdict, epochs, map, middle, legend, events, foot] =
         Layout::vertical(heights).areas(frame.area());
     let pen = Pen { has_colours: look.has_colours };
     frame.render_widget(header(scene, look, pen), head);
@@ -61,6 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
     let [ranks, _, workers] = Layout::horizontal(halves).areas(middle);
     frame.render_widget(Paragraph::new(rank_lines(scene, ranks, pen)), ranks);
     frame.render_widget(Paragraph::new(worker_lines(scene, workers, pen)), workers);
+    frame.render_widget(Paragraph::new(Line::styled(limits(), pen.quiet())), legend);
     frame.render_widget(Paragraph::new(event_lines(scene, events, pen)), events);
     let keys = if look.is_held { "HELD: p goes on" } else { "p holds" };
     let keys = format!("q ends   up, down: job   {keys}");
@@ -191,16 +193,42 @@ fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> 
 }
 
 /// A cell of the map: its sign, and how it looks. The least advanced of its shards decides, but one that
-/// is read is seen before those that wait.
+/// is read is seen before those that wait. One of whose shards some are done says how many.
 fn sign(cell: &wire::get_epoch_map_response::Cell, pen: Pen) -> (char, Style) {
     let wire::get_epoch_map_response::Cell { pending, leased, reading, done, skipped } = *cell;
-    match () {
+    let (sign, style) = match () {
         () if reading > 0 => ('o', pen.of(Color::Cyan)),
         () if pending > 0 => ('.', pen.quiet()),
         () if leased > 0 => ('-', pen.of(Color::Blue)),
         () if skipped > 0 && done == 0 => ('x', pen.bad()),
         () => ('#', pen.of(Color::Green)),
+    };
+    let all = pending + leased + reading + done;
+    let tenths = (done * 10 / all.max(1)).clamp(1, 9);
+    match done > 0 && done < all {
+        true => (char::from_digit(tenths as u32, 10).unwrap_or(sign), style),
+        false => (sign, style),
     }
+}
+
+/// What the signs mean, of those that are seen.
+fn meanings(cells: &[wire::get_epoch_map_response::Cell]) -> String {
+    let pen = Pen { has_colours: false };
+    let signs: Vec<char> = cells.iter().map(|cell| sign(cell, pen).0).collect();
+    let meanings = [
+        ('#', "# done"),
+        ('5', "1-9 tenths done"),
+        ('o', "o read"),
+        ('-', "- leased"),
+        ('.', ". pending"),
+        ('x', "x out"),
+    ];
+    let is_seen = |meant: char| match meant {
+        '5' => signs.iter().any(char::is_ascii_digit),
+        meant => signs.contains(&meant),
+    };
+    let seen = meanings.iter().filter(|(meant, _)| is_seen(*meant));
+    seen.map(|(_, meaning)| format!("  {meaning}")).collect()
 }
 
 fn map_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
@@ -213,10 +241,11 @@ fn map_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
     let cells: Vec<_> = map.cells.chunks(per_cell).map(joined).collect();
     let each = map.shards.div_ceil((map.cells.len() as u64).max(1)) * per_cell as u64;
     let title = format!(
-        "SHARDS of epoch {}: {}{}  # done o read - leased . pending x out",
+        "SHARDS of epoch {}: {}{}{}",
         map.epoch,
         output::count(map.shards),
         if each > 1 { format!(", {} a cell", output::count(each)) } else { String::new() },
+        meanings(&cells),
     );
     let mut lines = vec![Line::styled(title, pen.title())];
     for row in cells.chunks(width.max(1)) {
@@ -263,6 +292,14 @@ fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
     ranks.iter().map(stood).collect()
 }
 
+/// What the letters of the strips mean.
+fn limits() -> String {
+    let words = Limit::ALL.iter().filter(|limit| **limit != Limit::Unknown);
+    let mut words: Vec<_> = words.map(|limit| limit.word()).collect();
+    words.sort_unstable();
+    format!("for {}", words.join(" "))
+}
+
 fn rank_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
     let ranks = stood(&scene.ranks);
     let title = format!("RANKS {}", output::count(ranks.len() as u64));
@@ -284,7 +321,7 @@ fn rank_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
         let worst = ranks.iter().max_by_key(|rank| waits(rank));
         wait.push(level(worst.map_or(0, waits), 100));
         let found = worst.and_then(|rank| rank.found.as_ref());
-        let letter = found.and_then(|found| found.limit.name().chars().next());
+        let letter = found.map(|found| found.limit.letter());
         cause.push(letter.filter(|_| worst.map_or(0, waits) > 0).unwrap_or(' '));
     }
     lines.push(Line::from(format!("behind  {behind}")));
@@ -458,18 +495,18 @@ mod tests {
               JOB          STATE      EPOCH DELIVERED             SAMPLES/S     LEFT  SERVED
             > resnet       running        3 ######------   54.6%      8,123     71 s  4 of 4
               a job with … registered
-            SHARDS of epoch 3: 1,024, 4 a cell  # done o read - leased . pending x out
+            SHARDS of epoch 3: 1,024, 4 a cell  # done  1-9 tenths done  . pending
             ################################################################################
-            ######################################################################o.........
+            ######################################################################2.........
             ................................................................................
             ................
-
             RANKS 4                                  WORKER         RANKS WAITS   SEEN STATE
             behind  .▃▆█                             node-1             2     - 300 ms open
             waits   .▂▄▅                             node-2             2     - 300 ms open
             for      sss
             rank 3 is 30 steps behind
             rank 3 waits 60 %: storage
+            for ahead coordinator decode gather held inflate memory storage trainer window
             EVENTS
                 1 s ago  rank 3 of job resnet is served by worker node-2
              16 min ago  worker node-1 on node-1 joined as session 4, version 0.1.0
@@ -481,6 +518,40 @@ mod tests {
         assert!(colours.iter().all(|colour| *colour == Color::Reset));
         let (_, colours) = drawn(&scene(), &Look { has_colours: true, ..PLAIN }, (80, 24));
         assert!(colours.contains(&Color::Green));
+    }
+
+    #[test]
+    fn letters_and_signs_are_explained_within_eighty_columns() {
+        assert!(limits().len() <= 80, "{}", limits());
+        for limit in Limit::ALL.into_iter().filter(|limit| *limit != Limit::Unknown) {
+            assert!(limits().contains(&format!(" {}", limit.letter())), "{limit:?}");
+        }
+        let cell = |pending, leased, reading, done, skipped| Cell {
+            pending,
+            leased,
+            reading,
+            done,
+            skipped,
+        };
+        let cells = [
+            (cell(0, 0, 0, 3, 0), '#'),
+            (cell(0, 0, 0, 3, 1), '#'),
+            (cell(99, 0, 0, 1, 0), '1'),
+            (cell(0, 1, 0, 1, 0), '5'),
+            (cell(0, 0, 1, 99, 0), '9'),
+            (cell(5, 0, 1, 0, 0), 'o'),
+            (cell(1, 1, 0, 0, 0), '.'),
+            (cell(0, 1, 0, 0, 1), '-'),
+            (cell(0, 0, 0, 0, 1), 'x'),
+        ];
+        let pen = Pen { has_colours: false };
+        for (cell, expected) in &cells {
+            assert_eq!(sign(cell, pen).0, *expected, "{cell:?}");
+        }
+        let cells: Vec<_> = cells.iter().map(|(cell, _)| *cell).collect();
+        expect!["  # done  1-9 tenths done  o read  - leased  . pending  x out"]
+            .assert_eq(&meanings(&cells));
+        expect!["  # done"].assert_eq(&meanings(&cells[..2]));
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Its exit code, once it has ended.
+    pub(crate) fn exited(&mut self) -> Option<Option<i32>> {
+        self.child.try_wait().unwrap().map(|status| status.code())
+    }
+
     /// Waits until it ends by itself; returns its exit code.
     pub(crate) fn ended(mut self) -> Option<i32> {
         until("its end", || self.child.try_wait().unwrap()).code()
@@ -111,7 +116,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A coordinator that hears of its workers soon, and forgets them after `ttl_ms`.
     pub(crate) fn start(place: Place, ttl_ms: u64) -> Self {
-        let heartbeat_ms = (ttl_ms / 10).min(100);
+        Self::start_with(place, ttl_ms, (ttl_ms / 10).min(100))
+    }
+
+    /// A coordinator that hears of its workers every `heartbeat_ms`, and forgets them after `ttl_ms`.
+    pub(crate) fn start_with(place: Place, ttl_ms: u64, heartbeat_ms: u64) -> Self {
         let options = format!("session-ttl-ms = {ttl_ms}\nheartbeat-ms = {heartbeat_ms}\n");
         place.file("coordinator.toml", options);
         let (coordinator, line) = Process::ready(&place, "coordinator.log", &Self::ARGS);

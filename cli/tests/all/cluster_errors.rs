@@ -111,7 +111,7 @@ fn somebody_who_speaks_something_else() {
         &expect![[r#"
             exit 6
             error: what answers at $ADDRESS is no coordinator: connection error detected: frame with invalid size
-            hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+            hint: check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, give --tls DIR (SHARDFEED_TLS)
         "#]],
     );
     is_over.store(true, Ordering::Relaxed);
@@ -126,7 +126,7 @@ fn somebody_who_speaks_something_else() {
         &expect![[r#"
             exit 6
             error: what answers at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
-            hint: check the address: --coordinator, or SHARDFEED_COORDINATOR
+            hint: check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, give --tls DIR (SHARDFEED_TLS)
         "#]],
     );
 }
@@ -230,4 +230,120 @@ fn a_batch_is_of_files_or_of_a_job() {
         For more information, try '--help'.
     "#]]
     .assert_eq(&place.fails(&["shard", "list", "--job", "x", "--state", "lost"]));
+}
+
+/// What it says, without what it logged before.
+fn error_of(said: &str) -> &str {
+    let at = said.find("\nerror: ").unwrap_or_else(|| panic!("{said}"));
+    &said[at + 1..]
+}
+
+#[test]
+fn options_that_do_not_go_together() {
+    let place = Place::new();
+    expect![[r#"
+        exit 2
+        error: -f has no end, so it cannot be one JSON document
+        hint: use -o jsonl
+    "#]]
+    .assert_eq(&place.fails(&["events", "-f", "-o", "json"]));
+    expect![[r#"
+        exit 2
+        error: --watch is for what only shows
+        hint: leave it out, or use `shardfeed wait`
+    "#]]
+    .assert_eq(&place.fails(&["wait", "leader", "-w"]));
+    expect![[r#"
+        exit 2
+        error: stdout is no terminal
+        hint: --once prints one screen; `shardfeed status -w` goes on without one
+    "#]]
+    .assert_eq(&place.fails(&["top"]));
+    place.file("w.toml", "coordinator = \"a:1\"\n");
+    expect![[r#"
+        exit 2
+        error: this command lists nothing that has names
+        hint: use -o json or -o jsonl
+    "#]]
+    .assert_eq(&place.fails(&["config", "validate", "worker", "w.toml", "-o", "name"]));
+}
+
+#[test]
+fn contexts_that_are_not_there() {
+    let place = Place::new();
+    expect![[r#"
+        exit 3
+        error: there is no context `x`
+        hint: `shardfeed context set NAME --coordinator HOST:PORT` makes one
+    "#]]
+    .assert_eq(&place.fails(&["context", "use", "x"]));
+    place.ok(&["context", "set", "a", "--coordinator", "head-1:7070"]);
+    expect![[r#"
+        exit 3
+        error: there is no context `x`
+        hint: there are: a
+    "#]]
+    .assert_eq(&place.fails(&["context", "remove", "x"]));
+    let contexts = std::fs::File::create(place.path("config/shardfeed/contexts.toml")).unwrap();
+    contexts.set_len((1 << 20) + 1).unwrap();
+    expect![[r#"
+        exit 1
+        error: $DIR/config/shardfeed/contexts.toml: 1048577 bytes, more than contexts have
+    "#]]
+    .assert_eq(&place.fails(&["context", "list"]));
+    let mut command = place.command(&["context", "set", "a", "--coordinator", "head-1:7070"]);
+    let output = command.env_remove("XDG_CONFIG_HOME").env_remove("HOME").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    expect![[r#"
+        error: there is no folder for contexts: neither XDG_CONFIG_HOME nor HOME is set
+        hint: set one of them, or give --coordinator
+    "#]]
+    .assert_eq(&String::from_utf8(output.stderr).unwrap());
+}
+
+#[test]
+fn workers_that_cannot_start() {
+    let place = Place::new();
+    let start = ["worker", "start", "--coordinator", "127.0.0.1:1", "--socket", "w.sock"];
+    place.file("join", "shardfeed_x_y");
+    let tokens = ["--join-token-file", "join", "--token-file", "token"];
+    let said = place.fails(&[&start[..], &tokens].concat());
+    assert!(said.starts_with("exit 2\n"), "{said}");
+    expect![[r#"
+        error: a join token is shown inside TLS only
+        hint: give --tls DIR with ca.crt of the cluster
+    "#]]
+    .assert_eq(error_of(&said));
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    let said = place.fails(&[&start[..], &["--http", &address]].concat());
+    assert!(said.starts_with("exit 1\n"), "{said}");
+    check(
+        error_of(&said),
+        &address,
+        &expect![[r#"
+            error: cannot listen at $ADDRESS (option `http`): Address already in use (os error 98)
+            hint: stop what uses the port, choose another one, or leave the option out
+        "#]],
+    );
+    place.file("join.toml", "coordinator = \"a:1\"\njoin-token-file = \"join\"\n");
+    expect![[r#"
+        exit 2
+        error: option `join-token-file`: there is no file for the token that it is exchanged for
+        hint: set `token-file`, too
+    "#]]
+    .assert_eq(&place.fails(&["config", "validate", "worker", "join.toml"]));
+    place.file("open.toml", "coordinator = \"a:1\"\nhttp = \"0.0.0.0:7072\"\n");
+    expect![[r#"
+        exit 2
+        error: option `http` is 0.0.0.0:7072, where other hosts can look, and there are no certificates
+        hint: set `tls`, or `insecure` if everybody on that network may look
+    "#]]
+    .assert_eq(&place.fails(&["config", "validate", "worker", "open.toml"]));
+    std::fs::File::create(place.path("large.toml")).unwrap().set_len((1 << 20) + 1).unwrap();
+    expect![[r#"
+        exit 2
+        error: large.toml: 1048577 bytes, more than options have
+    "#]]
+    .assert_eq(&place.fails(&["config", "validate", "worker", "large.toml"]));
 }

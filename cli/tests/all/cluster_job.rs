@@ -1,11 +1,12 @@
 //! What a cluster says of a job, against what its trainers received.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::Value;
 use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::fixture::{Place, rows_of, strings};
@@ -18,7 +19,11 @@ const BATCH: u64 = 4;
 type Rows = Vec<(u32, u64, bool)>;
 
 fn loader(cluster: &Cluster, rank: u64) -> Loader {
-    let options = LoaderOptions {
+    shardfeed_embedded::open(options(cluster, rank), &mut |_| true).unwrap()
+}
+
+fn options(cluster: &Cluster, rank: u64) -> LoaderOptions {
+    LoaderOptions {
         dataset: Some("train".into()),
         batch_size: BATCH,
         rank,
@@ -33,8 +38,7 @@ fn loader(cluster: &Cluster, rank: u64) -> Loader {
             ..ClusterOptions::new(&cluster.address)
         }),
         ..LoaderOptions::default()
-    };
-    shardfeed_embedded::open(options, &mut |_| true).unwrap()
+    }
 }
 
 /// The next batch of each rank.
@@ -94,6 +98,7 @@ fn views_agree_with_what_trainers_received() {
     check_shards(&cluster, &received);
     check_batches(&cluster, &received);
     check_shard_tables(&cluster);
+    check_shard_filters(&cluster);
     check_lists(&cluster);
     check_fields(&cluster);
 
@@ -205,12 +210,181 @@ fn check_shard_tables(cluster: &Cluster) {
     .assert_eq(&cluster.ok(&["shard", "list", "--job", "j", "-o", "wide"]));
 }
 
+#[test]
+fn a_script_goes_on_when_an_epoch_is_over() {
+    let cluster = Cluster::start(Place::with_shards(&[40, 40]), 10_000);
+    let _worker = cluster.worker("w");
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
+    let mut loaders: Vec<_> = (0..RANKS).map(|rank| loader(&cluster, rank)).collect();
+    step(&mut loaders);
+    let args = ["wait", "epoch", "--job", "j", "--epoch"];
+    expect![[r#"
+        exit 7
+        error: epoch 99 of job `j`, waited for 1 ms: 0 of 10 steps are done
+        hint: --for gives it more time
+    "#]]
+    .assert_eq(&cluster.fails(&[&args[..], &["99", "--for", "1ms"]].concat()));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| cluster.ok(&[&args[..], &["0"]].concat()));
+        until("the end of the epoch", || {
+            step(&mut loaders);
+            waits.is_finished().then_some(())
+        });
+        let said = waits.join().unwrap();
+        assert_eq!(said, "epoch 0 of j is over: 80 samples delivered\n");
+    });
+    // It stays so.
+    let waited = cluster.json(&[&args[..], &["0", "--for", "1ms"]].concat());
+    assert_eq!(waited["what"], "epoch 0 of j is over: 80 samples delivered");
+}
+
+#[test]
+fn a_script_that_waits_in_vain_is_told_why() {
+    let cluster = Cluster::start(Place::new(), 10_000);
+    let late = |what: &[&str]| cluster.fails(&[&["wait"][..], what, &["--for", "1ms"]].concat());
+    expect![[r#"
+        exit 7
+        error: worker `w`, waited for 1 ms: no such worker has joined
+        hint: --for gives it more time
+    "#]]
+    .assert_eq(&late(&["worker", "w"]));
+    expect![[r#"
+        exit 7
+        error: dataset `none`, waited for 1 ms: there is no dataset `none`
+        hint: --for gives it more time
+    "#]]
+    .assert_eq(&late(&["dataset", "none"]));
+    let worker = cluster.worker("w");
+    expect![[r#"
+        exit 7
+        error: worker `w`, waited for 1 ms: it is live
+        hint: --for gives it more time
+    "#]]
+    .assert_eq(&late(&["worker", "w", "--until", "gone"]));
+    cluster.ok(&["dataset", "add", "none", "nowhere-*", "--no-wait"]);
+    expect![[r#"
+        exit 1
+        error: dataset `none` cannot be scanned: $DIR/nowhere-*: no file matches (looked for $DIR/nowhere-*); check the pattern and the folder
+    "#]]
+    .assert_eq(&cluster.fails(&["wait", "dataset", "none"]));
+    assert_eq!(worker.terminate(), Some(0));
+    expect![[r#"
+        exit 7
+        error: worker `w`, waited for 1 ms: it is gone
+        hint: --for gives it more time
+    "#]]
+    .assert_eq(&late(&["worker", "w"]));
+}
+
+/// Paths that `shard list` shows with these options.
+fn listed(cluster: &Cluster, options: &[&str]) -> Vec<String> {
+    let shown = cluster.json(&[&["shard", "list", "--job", "j"], options].concat());
+    strings(&shown["shards"], "path").into_iter().map(ToOwned::to_owned).collect()
+}
+
+fn check_shard_filters(cluster: &Cluster) {
+    let all = ["s-0.tfrecord", "s-1.tfrecord", "s-2.tfrecord", "s-3.tfrecord", "s-4.tfrecord"];
+    assert_eq!(listed(cluster, &["--rank", "0"]), [all[0], all[2], all[4]]);
+    assert_eq!(listed(cluster, &["--rank", "1"]), [all[3], all[4]]);
+    assert_eq!(listed(cluster, &["--rank", "2"]), [""; 0]);
+    // Nobody reads the empty one.
+    assert_eq!(listed(cluster, &["--worker", "w"]), [all[0], all[2], all[3], all[4]]);
+    assert_eq!(listed(cluster, &["--worker", "v"]), [""; 0]);
+    assert_eq!(listed(cluster, &["--file=-3.tf"]), [all[3]]);
+    assert_eq!(listed(cluster, &["--file", "s-", "--state", "done"]), [all[1]]);
+    let one = ["--rank", "0", "--worker", "w", "--file", "4"];
+    assert_eq!(listed(cluster, &one), [all[4]]);
+    // Shards that were not asked for are counted.
+    expect![[r#"
+        epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
+
+        SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS
+        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME
+    "#]]
+    .assert_eq(&cluster.ok(&[&["shard", "list", "--job", "j"], &one[..]].concat()));
+    expect![[r#"
+        epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
+
+        no shards
+    "#]]
+    .assert_eq(&cluster.ok(&["shard", "list", "--job", "j", "--worker", "v"]));
+    let shown = cluster.ok(&["shard", "history", "--job", "j", "s-3"]);
+    assert!(shown.starts_with("s-3.tfrecord, 29 records, in epoch 0 of j\n"), "{shown}");
+    expect![[r#"
+        exit 2
+        error: `tfrec` is in the paths of several shards
+        hint: say more of it: s-0.tfrecord or s-1.tfrecord
+    "#]]
+    .assert_eq(&cluster.fails(&["shard", "history", "--job", "j", "tfrec"]));
+    expect![[r#"
+        exit 3
+        error: no shard's path has `nowhere` in it
+        hint: `shardfeed shard list --all` shows them
+    "#]]
+    .assert_eq(&cluster.fails(&["shard", "history", "--job", "j", "nowhere"]));
+}
+
+/// Rows of each rank's batches until all of the epoch is consumed; no rank waits for another to be
+/// asked.
+fn dynamic_epoch(loaders: &mut [Loader]) -> Vec<Rows> {
+    let mut received = step(loaders);
+    let mut open = vec![true; loaders.len()];
+    until("the end of the epoch", || {
+        for (rank, loader) in loaders.iter_mut().enumerate() {
+            if !open[rank] {
+                continue;
+            }
+            match loader.next(Duration::from_millis(10)).unwrap() {
+                Next::Batch(mut delivered) => received[rank].extend(rows_of(&mut delivered)),
+                Next::EpochEnd => open[rank] = false,
+                Next::Pending => {}
+            }
+        }
+        open.iter().all(|open| !open).then_some(())
+    });
+    received
+}
+
+#[test]
+fn shards_of_a_dynamic_jobs_rank_are_those_of_which_it_received_something() {
+    let cluster = Cluster::start(Place::with_shards(&COUNTS), 10_000);
+    let _worker = cluster.worker("w");
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
+    let dynamic = |rank| {
+        let (mode, tail) = (Mode::Dynamic, Tail::Uneven);
+        // Groups are of two shards, and what one rank has not begun the other may get.
+        let (interleave, prefetch) = (2, Some(2));
+        LoaderOptions { mode, tail, interleave, prefetch, ..options(&cluster, rank) }
+    };
+    let open = |rank| shardfeed_embedded::open(dynamic(rank), &mut |_| true).unwrap();
+    let mut loaders: Vec<_> = (0..RANKS).map(open).collect();
+    let mut received = dynamic_epoch(&mut loaders);
+    received.iter_mut().for_each(|rows| rows.retain(|(.., valid)| *valid));
+    assert_eq!(received.iter().flatten().count(), COUNTS.iter().sum::<usize>());
+    let mut all = BTreeSet::new();
+    for (rank, rows) in received.iter().enumerate() {
+        let shards: BTreeSet<_> = rows.iter().map(|(shard, ..)| *shard).collect();
+        let paths: Vec<_> = shards.iter().map(|shard| format!("s-{shard}.tfrecord")).collect();
+        let rank = rank.to_string();
+        assert_eq!(listed(&cluster, &["--epoch", "0", "--rank", &rank]), paths, "rank {rank}");
+        let of_worker = ["--epoch", "0", "--rank", &rank, "--worker", "w"];
+        assert_eq!(listed(&cluster, &of_worker), paths, "rank {rank}");
+        all.extend(paths);
+    }
+    let of_worker = listed(&cluster, &["--epoch", "0", "--worker", "w"]);
+    assert_eq!(of_worker, all.into_iter().collect::<Vec<_>>());
+    assert_eq!(of_worker.len(), 4, "all but the empty one");
+    assert_eq!(listed(&cluster, &["--epoch", "0", "--file", "s-0"]), ["s-0.tfrecord"]);
+}
+
 fn check_lists(cluster: &Cluster) {
     let heading = |args: &[&str]| cluster.ok(args).lines().next().unwrap().to_owned();
     expect![
-        "RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS  LIMITED BY  WAITS  HOST  TRAINER  GENERATION  FENCING"
+        "RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS  LIMITED BY  HOST  TRAINER  GENERATION  FENCING"
     ]
     .assert_eq(&heading(&["rank", "list", "--job", "j", "-o", "wide"]));
+    expect!["RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS"]
+        .assert_eq(&heading(&["rank", "list", "--job", "j"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR"]
         .assert_eq(&heading(&["epoch", "list", "--job", "j"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
@@ -302,9 +476,9 @@ fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::clu
     let ranks = cluster.json(&["rank", "list", "--job", "j"]);
     assert_eq!(strings(&ranks["ranks"], "state"), ["unserved"; 2]);
     expect![[r#"
-        RANK  STATE  WORKER  EPOCH  STEP  READY  PROGRESS
-        0  unserved  -  1  0 of 12  0  $TIME
-        1  unserved  -  1  0 of 12  0  $TIME
+        RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS
+        0  unserved  -  -  1  0 of 12  0  $TIME
+        1  unserved  -  -  1  0 of 12  0  $TIME
     "#]]
     .assert_eq(&cluster.ok(&["rank", "list", "--job", "j"]));
     expect![[r#"

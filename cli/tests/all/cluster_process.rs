@@ -41,7 +41,7 @@ fn they_end_when_asked_and_leave_nothing_but_the_data() {
     let names =
         ["cache", "coordinator", "coordinator.log", "coordinator.toml", "s-0.tfrecord", "w.log"];
     assert_eq!(place.names("."), names);
-    assert_eq!(place.names("coordinator"), ["chunks", "raft"]);
+    assert_eq!(place.names("coordinator"), ["audit", "chunks", "raft"]);
     let shared = fs::read_dir("/dev/shm").unwrap();
     let ours = shared.filter(|entry| {
         entry.as_ref().unwrap().file_name().to_string_lossy().contains("shardfeed")
@@ -67,6 +67,76 @@ fn a_worker_waits_for_a_coordinator_that_is_down() {
     assert_eq!(first(), Some(ready));
     assert_eq!(coordinator.terminate(), Some(0));
     assert_eq!(worker.terminate(), Some(0), "also when its coordinator is gone again");
+}
+
+#[test]
+fn a_file_says_where_the_cluster_is_as_long_as_it_serves() {
+    let place = Place::new();
+    let status = ["status", "--coordinator", "@cluster.json", "-o", "json"];
+    expect![[r#"
+        exit 6
+        error: cannot read cluster.json: No such file or directory (os error 2)
+        hint: check the path; `shardfeed coordinator start --endpoint-file PATH` writes it once it serves, and `shardfeed wait leader` waits for it
+    "#]]
+    .assert_eq(&place.fails(&status));
+    let args = ["worker", "start", "--name", "w", "--socket", "w.sock", "--coordinator"];
+    let args = [&args[..], &["@cluster.json"]].concat();
+    let (worker, first) = Process::spawn(&place, "w.log", &args);
+    until("a word about it", || worker.log().contains("cannot read cluster.json").then_some(()));
+
+    let coordinator =
+        ["coordinator", "start", "--data", "d", "--endpoint-file", "cluster.json", "--http"];
+    let coordinator = [&coordinator[..], &["127.0.0.1:0", "--listen", "127.0.0.1:0"]].concat();
+    let (served, line) = Process::ready(&place, "c.log", &coordinator);
+    let words: Vec<_> = line.split(' ').collect();
+    let written = fs::read_to_string(place.path("cluster.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        written,
+        serde_json::json!({"version": 1, "cluster_id": words[7], "node": 1, "addresses": [words[3]]})
+    );
+    let ready = "worker ready: w socket w.sock coordinator @cluster.json";
+    assert_eq!(first().as_deref(), Some(ready));
+    assert_eq!(place.json(&status[..3])["cluster_id"], words[7]);
+    // A context holds in any folder.
+    place.ok(&["context", "set", "here", "--coordinator", "@cluster.json"]);
+    let mut elsewhere = place.command(&["status", "--context", "here"]);
+    assert!(elsewhere.current_dir("/").output().unwrap().status.success());
+
+    // It comes back elsewhere, and the worker finds it.
+    assert_eq!(served.terminate(), Some(0));
+    assert!(!place.path("cluster.json").exists());
+    let (served, _) = Process::ready(&place, "c2.log", &coordinator);
+    // Once when it was waited for, and now.
+    let times = || worker.log().matches("the coordinator is back").count();
+    until("the worker", || (times() == 2).then_some(()));
+    assert_eq!(worker.terminate(), Some(0));
+
+    // What another one wrote is left.
+    let other = r#"{"version": 1, "cluster_id": "other", "node": 1, "addresses": ["a:1"]}"#;
+    place.file("cluster.json", other);
+    assert_eq!(served.terminate(), Some(0));
+    assert_eq!(fs::read_to_string(place.path("cluster.json")).unwrap(), other);
+}
+
+#[test]
+fn a_file_that_nobody_could_use_is_refused() {
+    let cluster = Cluster::start(Place::new(), TTL_MS);
+    let start = ["coordinator", "start", "--data", "d", "--http", "127.0.0.1:0", "--listen"];
+    refused(
+        &cluster,
+        &[&start[..], &["0.0.0.0:0", "--insecure", "--endpoint-file", "cluster.json"]].concat(),
+        &expect![[r#"
+            exit 2
+            error: option `advertise`: is needed, as others cannot reach 0.0.0.0:0
+            hint: name the HOST:PORT that they use
+        "#]],
+    );
+    let args = [&start[..], &["127.0.0.1:0", "--endpoint-file", "nowhere/cluster.json"]].concat();
+    let ran = cluster.place.run(&args);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("error: cannot write the endpoint file nowhere/cluster.json\n"));
+    assert!(ran.stderr.contains("No such file or directory"), "{}", ran.stderr);
 }
 
 #[test]
@@ -155,7 +225,7 @@ fn another_cluster_is_not_joined() {
         &cluster,
         &[&args[..], &[&cluster.address]].concat(),
         &expect![[r#"
-        exit 1
+        exit 5
         error: the coordinator at $ADDRESS refuses this worker
         cause: the caller belongs to cluster other, this coordinator is of cluster $CLUSTER
         hint: check the address, or start anew if the cluster was made again
@@ -187,7 +257,7 @@ fn files_that_make_no_sense_are_refused() {
         &[&start[..], &["word.toml"]].concat(),
         &expect![[r#"
             exit 2
-            error: word.toml: unknown field `ttl`, expected one of `data-dir`, `listen`, `http`, `node-id`, `advertise`, `peers`, `join`, `peer-heartbeat-ms`, `election-min-ms`, `election-max-ms`, `cluster-name`, `session-ttl-ms`, `heartbeat-ms`, `snapshot-every`, `unreferenced-bytes-max`
+            error: word.toml: unknown field `ttl`, expected one of `data-dir`, `listen`, `http`, `tls`, `insecure`, `node-id`, `advertise`, `peers`, `join`, `endpoint-file`, `peer-heartbeat-ms`, `election-min-ms`, `election-max-ms`, `cluster-name`, `session-ttl-ms`, `heartbeat-ms`, `snapshot-every`, `unreferenced-bytes-max`
             hint: `--help` lists the options, their units and their defaults
         "#]],
     );
@@ -334,7 +404,7 @@ fn a_data_folder_that_cannot_be_is_refused() {
         &cluster,
         &[&args[..], &["foreign"]].concat(),
         &expect![[r#"
-        exit 1
+        exit 5
         error: foreign/raft is not ours: it holds `novel.txt`
         hint: give the node an empty directory or the one it had before
     "#]],

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
 
@@ -163,22 +164,25 @@ fn options_are_those_of_flags_then_the_environment_then_the_file() {
     let mut command = place.command(&["config", "show", "coordinator", "c.toml", "--origin"]);
     let output = command.env("SHARDFEED_COORDINATOR__NODE_ID", "5").output().unwrap();
     expect![[r#"
-        OPTION                  VALUE                               ORIGIN
-        advertise               (what `peers` says, else `listen`)  default
-        cluster-name            "shardfeed"                         default
-        data-dir                ""                                  default
-        election-max-ms         600                                 default
-        election-min-ms         300                                 default
-        heartbeat-ms            2000                                default
-        http                    "127.0.0.1:7071"                    default
-        join                    []                                  default
-        listen                  "127.0.0.1:1"                       file
-        node-id                 5                                   environment
-        peer-heartbeat-ms       100                                 default
-        peers                   []                                  default
-        session-ttl-ms          10000                               default
-        snapshot-every          10000                               default
-        unreferenced-bytes-max  4294967296                          default
+        OPTION                  VALUE                                       ORIGIN
+        advertise               (what `peers` says, else `listen`)          default
+        cluster-name            "shardfeed"                                 default
+        data-dir                ""                                          default
+        election-max-ms         600                                         default
+        election-min-ms         300                                         default
+        endpoint-file           (none is written)                           default
+        heartbeat-ms            2000                                        default
+        http                    "127.0.0.1:7071"                            default
+        insecure                false                                       default
+        join                    []                                          default
+        listen                  "127.0.0.1:1"                               file
+        node-id                 5                                           environment
+        peer-heartbeat-ms       100                                         default
+        peers                   []                                          default
+        session-ttl-ms          10000                                       default
+        snapshot-every          10000                                       default
+        tls                     (none: callers are not asked who they are)  default
+        unreferenced-bytes-max  4294967296                                  default
     "#]]
     .assert_eq(&String::from_utf8(output.stdout).unwrap());
 
@@ -220,7 +224,7 @@ fn a_wrong_option_is_named_before_anything_starts() {
         error: c.toml: option `heartbeat-ms`: is 4000, but two may be lost within session-ttl-ms=10000; use 1 to 3333
 
         exit 2
-        error: w.toml: unknown field `memory-bugdet`, expected one of `coordinator`, `socket`, `name`, `memory-budget`, `threads`, `cache-dir`, `cache-bytes`, `allow-uid`, `allow-gid`, `socket-gid`, `http`, `cluster-id`
+        error: w.toml: unknown field `memory-bugdet`, expected one of `coordinator`, `tls`, `token-file`, `join-token-file`, `insecure`, `socket`, `name`, `memory-budget`, `threads`, `cache-dir`, `cache-bytes`, `allow-uid`, `allow-gid`, `socket-gid`, `http`, `cluster-id`
         hint: `--help` lists the options, their units and their defaults
 
         exit 2
@@ -370,4 +374,50 @@ fn the_doctor_looks_at_this_host_and_its_coordinator() {
         ran.stdout.lines().any(|line| line.starts_with("coordinator") && line.contains("warn"))
     );
     assert_eq!(ran.stderr, "error: 1 check failed\n");
+}
+
+#[test]
+fn the_doctor_looks_at_what_a_file_of_options_names() {
+    let place = Place::new();
+    place.ok(&["tls", "init", "pki", "--coordinator", "localhost"]);
+    let key = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(place.path("pki/localhost/tls.key"), key).unwrap();
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap();
+    let options = format!(
+        "data-dir = \"data/new\"\nlisten = \"{address}\"\nhttp = \"127.0.0.1:0\"\ntls = \"pki/localhost\"\n"
+    );
+    place.file("coordinator.toml", options);
+    let args = ["doctor", "--config", "coordinator.toml", "--coordinator", "127.0.0.1:1"];
+    let looked = place.json(&args);
+    let found = |name: &str| {
+        let checks = looked["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["check"] == name)?;
+        Some(format!("{}: {}", found["verdict"].as_str()?, found["found"].as_str()?))
+    };
+    assert_eq!(found("port of gRPC"), Some(format!("note: {address} is in use")));
+    assert_eq!(found("port of HTTP").unwrap(), "ok: 127.0.0.1:0: a free one is taken");
+    assert_eq!(found("port of a worker"), None);
+    assert_eq!(
+        found("certificates").unwrap(),
+        "ok: pki/localhost: coordinator:localhost, good for 364 days"
+    );
+    assert_eq!(
+        found("certificate's key").unwrap(),
+        "warn: pki/localhost/tls.key can be read by everybody on this host"
+    );
+    assert!(!place.path("data").exists());
+
+    place.file("worker.toml", format!("coordinator = \"a:1\"\nhttp = \"{address}\"\n"));
+    let looked = place.ok(&["doctor", "--config", "worker.toml", "--coordinator", "127.0.0.1:1"]);
+    let port = looked.lines().find(|line| line.starts_with("port of a worker")).unwrap();
+    assert!(port.ends_with(&format!("{address} is in use")), "{port}");
+    assert!(!looked.contains("port of gRPC"), "{looked}");
+    expect![[r#"
+        exit 1
+        error: cannot read nowhere.toml
+          cause: No such file or directory (os error 2)
+        hint: check the path
+    "#]]
+    .assert_eq(&place.fails(&["doctor", "--config", "nowhere.toml"]));
 }

@@ -4,6 +4,7 @@
 
 mod fixture;
 
+mod hints;
 mod inspect;
 mod sidecar;
 mod stats;
@@ -14,17 +15,25 @@ mod write_list;
 
 mod batch;
 mod plan;
+mod put_back;
 mod token;
 
 mod cluster;
 mod cluster_admin;
+mod cluster_cordon;
 mod cluster_dataset;
 mod cluster_errors;
+mod cluster_goodbye;
 mod cluster_job;
 mod cluster_process;
 mod cluster_watched;
 
+mod cluster_restore;
+mod cluster_rolling;
+mod three;
+
 mod errors;
 mod reference;
+mod security;
 mod speed;
 mod streams;

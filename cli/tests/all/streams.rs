@@ -51,6 +51,33 @@ fn logs_go_to_stderr_and_have_no_color_there() {
 }
 
 #[test]
+fn nothing_is_coloured_with_no_color() {
+    let place = Place::with_shards(&[3]);
+    // Forced, colours come without a terminal, too.
+    let has_colours = |args: &[&str], no_color: &str| {
+        let mut command = place.command(args);
+        command.env("CLICOLOR_FORCE", "1").env("NO_COLOR", no_color);
+        let output = command.output().unwrap();
+        [output.stdout, output.stderr].concat().contains(&0x1b)
+    };
+    let of_clap = [&["--help"][..], &["shard", "list", "-h"], &["shard", "list"], &["nothing"]];
+    for args in of_clap {
+        assert!(has_colours(args, ""), "{args:?}");
+        assert!(!has_colours(args, "1"), "{args:?}");
+    }
+    let of_ours = [
+        &["dataset", "inspect", "s-0.tfrecord"][..],
+        &["dataset", "inspect", "nowhere"],
+        &["status", "--coordinator", "127.0.0.1:1"],
+        &["worker", "start", "--socket", "w.sock"],
+    ];
+    for args in of_ours {
+        assert!(!has_colours(args, ""), "{args:?}");
+        assert!(!has_colours(args, "1"), "{args:?}");
+    }
+}
+
+#[test]
 fn versions_are_told() {
     let version = Place::new().ok(&["--version"]);
     assert_eq!(version, format!("shardfeed {}\n", env!("CARGO_PKG_VERSION")));

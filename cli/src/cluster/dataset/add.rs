@@ -1,12 +1,11 @@
 //! `shardfeed dataset add`: gives a cluster a dataset, and waits until it is scanned.
 
-use std::path::absolute;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
+use shardfeed_agent::absolute_pattern;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 
@@ -30,6 +29,7 @@ with other files is refused, the same again is not.";
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset add train '/data/train-*.tfrecord'
+  shardfeed dataset add whole @/data/whole.txt
   shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'";
 
 /// Arguments of `dataset add`.
@@ -38,7 +38,8 @@ Examples:
 pub(crate) struct AddArgs {
     /// The dataset's name
     name: String,
-    /// Its files: paths, or globs in quotes (*, ?, [a-z], **); the workers look for them
+    /// Its files: paths, globs in quotes (*, ?, [a-z], **), or @LIST, a text with one in each line; the
+    /// workers look for them
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
     /// How the files are compressed
@@ -63,7 +64,7 @@ pub(crate) struct AddArgs {
 /// Runs `dataset add`.
 pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = args.patterns.iter().map(|pattern| absolute_pattern(pattern));
-    let patterns = patterns.collect::<anyhow::Result<Vec<_>>>()?;
+    let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
     let client = args.cluster.client()?;
     let (name, compression) = (args.name.clone(), args.compression.clone());
     let corrupt = args.corrupt.clone();
@@ -76,15 +77,6 @@ pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
         false => wait(&client.patient(), &args.name)?,
     };
     Ok(format.print(&DatasetReport::new(dataset))?)
-}
-
-/// A pattern as workers see it, who have other working folders.
-fn absolute_pattern(pattern: &str) -> anyhow::Result<String> {
-    if pattern.contains("://") {
-        return Ok(pattern.to_owned());
-    }
-    let path = absolute(pattern).with_context(|| pattern.to_owned())?;
-    path.into_os_string().into_string().ok().context("the path is not UTF-8")
 }
 
 /// Waits until the dataset is ready, whatever becomes of the coordinator in the meantime.

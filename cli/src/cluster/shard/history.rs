@@ -126,14 +126,19 @@ fn find(client: &Client, args: &HistoryArgs) -> anyhow::Result<u64> {
     if let Ok(ordinal) = args.shard.parse() {
         return Ok(ordinal);
     }
-    let (job, epoch) = (args.of.name().to_owned(), args.epoch);
+    let request = wire::ListShardsRequest {
+        job: args.of.name().to_owned(),
+        epoch: args.epoch,
+        path_part: Some(args.shard.clone()),
+        ..wire::ListShardsRequest::default()
+    };
     let answers = client.stream(|mut admin, context| async move {
-        admin.list_shards(wire::ListShardsRequest { context, job, epoch }).await
+        admin.list_shards(wire::ListShardsRequest { context, ..request }).await
     });
     let answers = answers.map_err(|error| args.of.explain(client, error))?;
     let shards = || answers.iter().flat_map(|answer| &answer.shards);
     let mut meant = shards().filter(|shard| shard.path == args.shard);
-    let mut like = shards().filter(|shard| shard.path.contains(&args.shard));
+    let mut like = shards();
     match (meant.next().or_else(|| like.next()), meant.next().or_else(|| like.next())) {
         (Some(shard), None) => Ok(shard.shard),
         (Some(shard), Some(_)) if shard.path == args.shard => Ok(shard.shard),

@@ -89,6 +89,8 @@ fn cut(
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     fn dealt(sizes: &[u64], shard_bytes: u64) -> Deal {
@@ -126,8 +128,11 @@ mod tests {
     #[test]
     fn too_many_shards_are_refused_with_a_size_that_does() {
         let error = Deal::new(&[84; 200_000], 1, 0).unwrap_err();
-        let text = format!("{error:?}");
-        assert!(text.contains("--shard-bytes 201 or more"), "{text}");
+        expect![[r#"
+            error: --shard-bytes 1 would make 200000 shards
+            hint: use --shard-bytes 201 or more, for at most 99999
+        "#]]
+        .assert_eq(&crate::error::text(&error.into()));
         assert!(Deal::new(&[84; 200_000], 201, 0).is_ok());
     }
 }

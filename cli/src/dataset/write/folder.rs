@@ -170,3 +170,27 @@ fn class_of(path: &Path) -> Option<&[u8]> {
 fn path_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn folders_without_an_end_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let mut folder = home.path().to_owned();
+        for _ in 0..=DEPTH_MAX {
+            folder.push("deep");
+            fs::create_dir(&folder).unwrap();
+        }
+        let error = crate::error::text(&Folder::open(home.path()).unwrap_err());
+        let error = error.replace(home.path().to_str().unwrap(), "$DIR");
+        expect![[r#"
+            error: $DIR: more than 100 folders deep
+            hint: remove the link that leads back
+        "#]]
+        .assert_eq(&error.replace("/deep", ""));
+    }
+}

@@ -45,3 +45,52 @@ pub(super) fn changed(path: &Path) -> Problem {
     Problem::failed(format!("{}: changed while it was read", path.display()))
         .hint("leave the source alone while it is written")
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::error::text;
+
+    #[test]
+    fn what_can_be_no_record_is_refused_with_a_way_out() {
+        let checked =
+            |path: &Path| text(&check(path, &path.metadata().unwrap()).unwrap_err().into());
+        expect![[r#"
+            error: /dev/null: neither a file nor a folder
+            hint: move it out of the source
+        "#]]
+        .assert_eq(&checked(Path::new("/dev/null")));
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("large");
+        // It takes no room.
+        let file = File::create(&path).unwrap();
+        file.set_len((1 << 30) - (1 << 20)).unwrap();
+        assert!(check(&path, &path.metadata().unwrap()).is_ok());
+        file.set_len(1 << 30).unwrap();
+        expect![[r#"
+            error: $DIR/large: 1073741824 bytes are more than a record may have
+            hint: split it: readers take up to 1073741824 bytes
+        "#]]
+        .assert_eq(&checked(&path).replace(home.path().to_str().unwrap(), "$DIR"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_it_was_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file");
+        fs::write(&path, "abc").unwrap();
+        let mut data = vec![7];
+        read(&path, 3, &mut data).unwrap();
+        assert_eq!(data, b"abc");
+        for bytes in [2, 4] {
+            let error = read(&path, bytes, &mut data).unwrap_err();
+            expect![[r#"
+                error: $DIR/file: changed while it was read
+                hint: leave the source alone while it is written
+            "#]]
+            .assert_eq(&text(&error).replace(home.path().to_str().unwrap(), "$DIR"));
+        }
+    }
+}

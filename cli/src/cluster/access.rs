@@ -1,0 +1,401 @@
+//! `shardfeed access`: who may ask what.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::listing::{self, Column, Shown, column, wide};
+use super::secret::Secret;
+use super::words::{NONE, clock};
+use super::{Client, ClusterArgs};
+use crate::duration;
+use crate::output::{Format, Report};
+
+const EXAMPLES: &str = "\
+A token's secret is made by this command and shown once; the cluster keeps its SHA-256 only. Whoever holds it \
+gives it in a file (--token-file, SHARDFEED_TOKEN_FILE) or in SHARDFEED_TOKEN, never as an argument.
+
+Examples:
+  shardfeed access create ada --role operator --out ada.token
+  shardfeed access create ci --role viewer --job 'nightly-*' --ttl 30d > ci.token
+  shardfeed access create rack-7 --role worker --join --ttl 1h --out join.token
+  shardfeed access list
+  shardfeed access revoke 3f9a01c2b4d5";
+
+const WHOAMI_ABOUT: &str = "\
+Say who the cluster takes this caller for
+
+Where the coordinators have no certificates (option `tls`), nobody is asked who they are, and everybody may do \
+anything.";
+
+const EXCHANGE_ABOUT: &str = "\
+Exchange a join token for a token of one's own, once
+
+The join token is what --token-file says; the new one is written to --out. `worker start --join-token-file` does \
+the same by itself.";
+
+/// What can be done with access tokens.
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum AccessCommand {
+    /// Make an access token
+    #[command(after_help = EXAMPLES)]
+    Create(CreateArgs),
+    /// List the access tokens
+    List(ListArgs),
+    /// Make a token useless, at once and for ever
+    Revoke(RevokeArgs),
+    /// Exchange a join token for a token of one's own
+    #[command(long_about = EXCHANGE_ABOUT)]
+    Exchange(ExchangeArgs),
+    /// Say who the cluster takes this caller for
+    #[command(long_about = WHOAMI_ABOUT)]
+    Whoami(WhoamiArgs),
+}
+
+/// What a token allows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TokenRole {
+    /// Look
+    Viewer,
+    /// And run jobs, datasets and workers
+    Operator,
+    /// And decide who belongs to the cluster
+    Admin,
+    /// Read for trainers
+    Worker,
+    /// Train, and read in one's own process
+    Trainer,
+}
+
+/// Arguments of `access create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Whose it is, for lists and logs
+    name: String,
+    /// What it allows
+    #[arg(long, value_enum)]
+    role: TokenRole,
+    /// Only this job, `*` at the end for anything; again or with commas for more [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    job: Vec<String>,
+    /// Good for so long: min, h or d
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse_long)]
+    ttl: Duration,
+    /// It is to be exchanged, once, for a token of this role
+    #[arg(long)]
+    join: bool,
+    /// With --join: the token that it is exchanged for is good for so long
+    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration::parse_long)]
+    #[arg(requires = "join")]
+    joined_ttl: Duration,
+    /// File for it, readable by its owner only [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `access list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Also those of no use any more, as long as there is room for them
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `access revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// Id of the token
+    id: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `access exchange`.
+#[derive(Debug, Args)]
+pub(crate) struct ExchangeArgs {
+    /// Whose the new token is, for lists and logs
+    name: String,
+    /// File for it, readable by its owner only
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Arguments of `access whoami`.
+#[derive(Debug, Args)]
+pub(crate) struct WhoamiArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// A token that was made.
+#[derive(Debug, Serialize)]
+struct CreatedReport {
+    id: String,
+    name: String,
+    role: String,
+    jobs: Vec<String>,
+    is_join: bool,
+    /// The file; `null`: `token` has it.
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+}
+
+/// The tokens.
+#[derive(Debug, Serialize)]
+struct TokensReport {
+    tokens: Vec<TokenReport>,
+}
+
+/// A token.
+#[derive(Debug, Serialize)]
+struct TokenReport {
+    id: String,
+    name: String,
+    role: String,
+    jobs: Vec<String>,
+    /// `good`, `expired`, `revoked`, `join` or `used`.
+    state: &'static str,
+    created_ms: u64,
+    created_by: String,
+    expires_ms: u64,
+    revoked_ms: Option<u64>,
+    used_for: Option<String>,
+}
+
+/// A token that something was done to.
+#[derive(Debug, Serialize)]
+struct Changed {
+    id: String,
+    #[serde(skip)]
+    told: String,
+}
+
+/// Who the caller is.
+#[derive(Debug, Serialize)]
+struct WhoamiReport {
+    principal: String,
+    role: Option<String>,
+    jobs: Vec<String>,
+    expires_ms: Option<u64>,
+}
+
+impl AccessCommand {
+    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+        match self {
+            Self::Create(args) => create(args, format),
+            Self::List(args) => list(args, format),
+            Self::Revoke(args) => revoke(args, format),
+            Self::Exchange(args) => {
+                let client = args.cluster.client()?;
+                let secret = Secret::new();
+                let staged = secret.stage(&args.out)?;
+                exchange(&client, &args.name, &secret)?;
+                staged.keep()?;
+                let told = format!("written to {}", args.out.display());
+                Ok(format.print(&Changed { id: secret.id, told })?)
+            }
+            Self::Whoami(args) => whoami(args, format),
+        }
+    }
+}
+
+/// Exchanges the join token that a client shows for a new one.
+pub(crate) fn exchange(client: &Client, name: &str, secret: &Secret) -> anyhow::Result<()> {
+    let request = wire::ExchangeAccessRequest {
+        context: None,
+        id: secret.id.clone(),
+        digest: secret.digest.clone(),
+        name: name.to_owned(),
+    };
+    client.call(|mut admin, context| async move {
+        admin.exchange_access(wire::ExchangeAccessRequest { context, ..request }).await
+    })?;
+    Ok(())
+}
+
+fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn create(args: &CreateArgs, format: Format) -> anyhow::Result<()> {
+    let secret = Secret::new();
+    let role =
+        args.role.to_possible_value().map_or_else(String::new, |role| role.get_name().to_owned());
+    let request = wire::CreateAccessRequest {
+        context: None,
+        id: secret.id.clone(),
+        digest: secret.digest.clone(),
+        name: args.name.clone(),
+        role: role.clone(),
+        jobs: args.job.clone(),
+        ttl_ms: ms(args.ttl),
+        join_ttl_ms: args.join.then(|| ms(args.joined_ttl)),
+    };
+    let client = args.cluster.client()?;
+    // A token that nobody can read afterwards would be of no use; what was there stays until there is one.
+    let staged = args.out.as_ref().map(|path| secret.stage(path)).transpose()?;
+    client.call(|mut admin, context| async move {
+        admin.create_access(wire::CreateAccessRequest { context, ..request }).await
+    })?;
+    staged.map_or(Ok(()), |staged| staged.keep())?;
+    Ok(format.print(&CreatedReport {
+        id: secret.id,
+        name: args.name.clone(),
+        role,
+        jobs: args.job.clone(),
+        is_join: args.join,
+        file: args.out.as_ref().map(|path| path.display().to_string()),
+        token: args.out.is_none().then_some(secret.token),
+    })?)
+}
+
+fn list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    let (tokens, now) = (
+        client.call(|mut admin, context| async move {
+            admin.list_access(wire::ListAccessRequest { context }).await
+        })?,
+        client.call(|mut admin, context| async move {
+            admin.get_status(wire::GetStatusRequest { context }).await
+        })?,
+    );
+    let report = |token: wire::AccessToken| {
+        let wire::AccessToken { id, name, role, jobs, created_ms, created_by, expires_ms, .. } =
+            token.clone();
+        let wire::AccessToken { revoked_ms, join, used_for, .. } = token;
+        let state = match (&revoked_ms, &used_for) {
+            (Some(_), _) => "revoked",
+            (None, Some(_)) => "used",
+            _ if expires_ms <= now.clock_ms => "expired",
+            _ if join => "join",
+            _ => "good",
+        };
+        TokenReport {
+            id,
+            name,
+            role,
+            jobs,
+            state,
+            created_ms,
+            created_by,
+            expires_ms,
+            revoked_ms,
+            used_for,
+        }
+    };
+    let mut tokens: Vec<_> = tokens.tokens.into_iter().map(report).collect();
+    tokens.retain(|token| args.all || matches!(token.state, "good" | "join"));
+    Ok(format.print(&TokensReport { tokens })?)
+}
+
+fn revoke(args: &RevokeArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    let id = args.id.clone();
+    client.call(|mut admin, context| async move {
+        admin.revoke_access(wire::RevokeAccessRequest { context, id }).await
+    })?;
+    Ok(format.print(&Changed { id: args.id.clone(), told: "revoked".to_owned() })?)
+}
+
+fn whoami(args: &WhoamiArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    let told = client.call(|mut admin, context| async move {
+        admin.who_am_i(wire::WhoAmIRequest { context }).await
+    })?;
+    let wire::WhoAmIResponse { principal, role, jobs, expires_ms } = told;
+    let role = Some(role).filter(|role| !role.is_empty());
+    Ok(format.print(&WhoamiReport { principal, role, jobs, expires_ms })?)
+}
+
+fn columns() -> Vec<Column<TokenReport>> {
+    vec![
+        column("ID", |token| token.id.clone()),
+        column("NAME", |token| token.name.clone()),
+        column("ROLE", |token| token.role.clone()),
+        column("JOBS", |token| match token.jobs.is_empty() {
+            true => "all".to_owned(),
+            false => token.jobs.join(","),
+        }),
+        column("STATE", |token| token.state.to_owned()),
+        column("EXPIRES", |token| clock(token.expires_ms)),
+        wide("CREATED", |token| clock(token.created_ms)),
+        wide("BY", |token| token.created_by.clone()),
+        wide("USED FOR", |token| token.used_for.clone().unwrap_or_else(|| NONE.into())),
+    ]
+}
+
+impl Report for TokensReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("tokens", "id"));
+
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        listing::write(
+            out,
+            "access tokens",
+            &self.tokens,
+            &columns(),
+            Shown { is_wide: false, all: true },
+        )
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        listing::write(
+            out,
+            "access tokens",
+            &self.tokens,
+            &columns(),
+            Shown { is_wide: true, all: true },
+        )
+    }
+}
+
+impl Report for CreatedReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        match (&self.token, &self.file) {
+            // Alone on its line: it goes into a file or a variable.
+            (Some(token), _) => writeln!(out, "{token}"),
+            (None, file) => {
+                let file = file.as_deref().unwrap_or_default();
+                writeln!(
+                    out,
+                    "access token {} of {} ({}) written to {file}",
+                    self.id, self.name, self.role
+                )
+            }
+        }
+    }
+}
+
+impl Report for Changed {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "access token {}: {}", self.id, self.told)
+    }
+}
+
+impl Report for WhoamiReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { principal, role, jobs, expires_ms } = self;
+        match role {
+            None => writeln!(out, "{principal}; this cluster asks nobody who they are"),
+            Some(role) => {
+                let jobs = if jobs.is_empty() { "all jobs".to_owned() } else { jobs.join(", ") };
+                write!(out, "{principal}; role {role}, {jobs}")?;
+                match expires_ms {
+                    Some(at) => writeln!(out, ", until {}", clock(*at)),
+                    None => writeln!(out),
+                }
+            }
+        }
+    }
+}

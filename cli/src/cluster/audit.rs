@@ -1,0 +1,191 @@
+//! `shardfeed audit`: who asked what, on every node.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use shardfeed_agent::Address;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::listing::{self, Column, Shown, column, wide};
+use super::words::{NONE, clock};
+use super::{CallError, ClusterArgs};
+use crate::duration;
+use crate::output::{self, Format, Report};
+
+pub(crate) const ABOUT: &str = "\
+Show who asked for what changes something, and who was refused
+
+Each node writes what it was asked into files of its own (the folder `audit` in its data folder, lines of JSON, \
+160 MiB at most, 32 of them for what was denied); this command asks all nodes and puts the answers in order. What workers do with what they were \
+given is not in it: `shardfeed events` and the histories tell of that. For admins.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shardfeed audit --since 1h
+  shardfeed audit --refused
+  shardfeed audit --principal admin:ada -o jsonl";
+
+/// Entries that are asked of each node: what it tells at most.
+const ENTRIES_MAX: u64 = 5_000;
+
+/// Arguments of `audit`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct AuditArgs {
+    /// Only since so long ago: min, h or d [default: the last 20 entries]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_long)]
+    since: Option<Duration>,
+    /// Only of this caller, as the list says it
+    #[arg(long, value_name = "WHO")]
+    principal: Option<String>,
+    /// Only what was refused
+    #[arg(long)]
+    refused: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Entries, oldest first.
+#[derive(Debug, Serialize)]
+struct AuditReport {
+    entries: Vec<EntryReport>,
+    /// Nodes that did not answer.
+    missing: Vec<String>,
+    /// Whether there are earlier ones that are not told.
+    more: bool,
+}
+
+/// An entry.
+#[derive(Debug, Serialize)]
+struct EntryReport {
+    /// Unix ms, by the clock of the node.
+    at_ms: u64,
+    node: u64,
+    principal: String,
+    /// Who it says it is, beside that.
+    claimed: Option<String>,
+    role: Option<String>,
+    remote: String,
+    method: String,
+    object: Option<String>,
+    /// `DONE`, or the kind of the error.
+    outcome: String,
+    message: Option<String>,
+    request_id: Option<String>,
+    /// Of the change, in the coordinators' log.
+    index: Option<u64>,
+}
+
+/// Runs `audit`.
+pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
+    let client = args.cluster.client()?;
+    let cluster = client.call(|mut admin, context| async move {
+        admin.get_cluster(wire::GetClusterRequest { context }).await
+    })?;
+    let status = client.call(|mut admin, context| async move {
+        admin.get_status(wire::GetStatusRequest { context }).await
+    })?;
+    let ago = args.since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let request = wire::ListAuditRequest {
+        context: None,
+        since_ms: ago.map_or(0, |ago| status.clock_ms.saturating_sub(ago)),
+        most: if args.since.is_some() { ENTRIES_MAX } else { output::ROWS_LISTED as u64 },
+        principal: args.principal.clone().unwrap_or_default(),
+        refused: args.refused,
+    };
+    let (mut entries, mut missing, mut more) = (vec![], vec![], false);
+    for member in cluster.members {
+        let here = client.address();
+        let address = match member.node == cluster.node {
+            true => here,
+            false => match member.address.parse::<Address>() {
+                Ok(address) => address,
+                Err(_) => continue,
+            },
+        };
+        let request = request.clone();
+        let told = client.ask_at(&address, |mut admin, context| async move {
+            admin.list_audit(wire::ListAuditRequest { context, ..request }).await
+        });
+        match told {
+            Ok(told) => {
+                more |= told.more;
+                entries.extend(told.entries.into_iter().map(EntryReport::new));
+            }
+            Err(CallError::Silent(_)) => missing.push(format!("{} ({address})", member.node)),
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+    entries.sort_by_key(|entry: &EntryReport| entry.at_ms);
+    if args.since.is_none() {
+        let too_many = entries.len().saturating_sub(output::ROWS_LISTED);
+        more |= too_many > 0;
+        entries.drain(..too_many);
+    }
+    Ok(format.print(&AuditReport { entries, missing, more })?)
+}
+
+impl EntryReport {
+    fn new(entry: wire::AuditEntry) -> Self {
+        let known = |text: String| Some(text).filter(|text| !text.is_empty());
+        Self {
+            at_ms: entry.at_ms,
+            node: entry.node,
+            principal: entry.principal,
+            claimed: known(entry.claimed),
+            role: known(entry.role),
+            remote: entry.remote,
+            method: entry.method,
+            object: known(entry.object),
+            outcome: entry.outcome,
+            message: known(entry.message),
+            request_id: known(entry.request_id),
+            index: entry.index,
+        }
+    }
+}
+
+fn columns() -> Vec<Column<EntryReport>> {
+    vec![
+        column("TIME", |entry| clock(entry.at_ms)),
+        column("WHO", |entry| entry.principal.clone()),
+        column("WHAT", |entry| entry.method.clone()),
+        column("OF", |entry| entry.object.clone().unwrap_or_else(|| NONE.into())),
+        column("OUTCOME", |entry| entry.outcome.clone()),
+        wide("FROM", |entry| entry.remote.clone()),
+        wide("SAYS", |entry| entry.claimed.clone().unwrap_or_else(|| NONE.into())),
+        wide(">NODE", |entry| entry.node.to_string()),
+        wide(">INDEX", |entry| entry.index.map_or(NONE.into(), |index| index.to_string())),
+        wide("MESSAGE", |entry| entry.message.clone().unwrap_or_else(|| NONE.into())),
+    ]
+}
+
+impl AuditReport {
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        listing::write(out, "entries", &self.entries, &columns(), Shown { is_wide, all: true })?;
+        if !output::has_headers() {
+            return Ok(());
+        }
+        if self.more {
+            writeln!(out, "there are earlier ones; --since says since when")?;
+        }
+        match self.missing.is_empty() {
+            true => Ok(()),
+            false => writeln!(out, "without the audit of node {}", self.missing.join(", ")),
+        }
+    }
+}
+
+impl Report for AuditReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("entries", "request_id"));
+
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, false)
+    }
+
+    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, true)
+    }
+}

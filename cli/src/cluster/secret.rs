@@ -1,0 +1,154 @@
+//! The secret of an access token: made here, and told to nobody but its holder. And who else can read such files.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use anyhow::Context;
+use shardfeed_agent::CredentialOptions;
+use shardfeed_plan::Digest;
+use shardfeed_tls::KEY_FILE;
+use uuid::Uuid;
+
+/// A new access token.
+pub(crate) struct Secret {
+    /// Its id, which is no secret.
+    pub(crate) id: String,
+    /// The whole of it, for its holder.
+    pub(crate) token: String,
+    /// What the cluster is told.
+    pub(crate) digest: Vec<u8>,
+}
+
+impl Secret {
+    /// 244 random bits.
+    pub(crate) fn new() -> Self {
+        let id = Uuid::new_v4().simple().to_string()[..12].to_owned();
+        let secret = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let digest = Digest::of_parts([secret.as_bytes()]).as_bytes().to_vec();
+        Self { token: format!("shardfeed_{id}_{secret}"), id, digest }
+    }
+
+    /// The one that a file holds.
+    pub(crate) fn load(path: &Path) -> Option<Self> {
+        let token = fs::read_to_string(path).ok()?.trim().to_owned();
+        let (id, secret) = token.strip_prefix("shardfeed_")?.split_once('_')?;
+        let digest = Digest::of_parts([secret.as_bytes()]).as_bytes().to_vec();
+        Some(Self { id: id.to_owned(), digest, token })
+    }
+
+    /// Writes it beside a file, whose name it gets when it is good: whoever reads that sees all of it, or what
+    /// was there before.
+    pub(crate) fn stage(&self, path: &Path) -> anyhow::Result<Staged> {
+        let failed = || format!("cannot write {}", path.display());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new()
+            .make_in(folder, |path| {
+                fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+            })
+            .with_context(failed)?;
+        writeln!(file, "{}", self.token).with_context(failed)?;
+        file.as_file().sync_all().with_context(failed)?;
+        Ok(Staged { file, path: path.to_owned() })
+    }
+
+    /// Writes it to a file that only its owner can read.
+    pub(crate) fn save(&self, path: &Path) -> anyhow::Result<()> {
+        self.stage(path)?.keep()
+    }
+}
+
+/// A file that is written, and has no name yet; it is removed unless it gets one.
+pub(crate) struct Staged {
+    file: tempfile::NamedTempFile<fs::File>,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Gives it its name.
+    pub(crate) fn keep(self) -> anyhow::Result<()> {
+        let Self { file, path } = self;
+        let kept = file.persist(&path).map_err(|error| error.error);
+        kept.map(drop).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Rights of everybody on a file.
+const EVERYBODY: u32 = 0o007;
+
+/// Whether everybody on this host has rights on a file; not if it is not there.
+pub(crate) fn is_open(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|found| found.mode() & EVERYBODY != 0)
+}
+
+/// Of the files that hold secrets, those that everybody on this host has rights on.
+fn open_files(options: &CredentialOptions) -> Vec<PathBuf> {
+    let key = options.tls.as_ref().map(|folder| folder.join(KEY_FILE));
+    let files = key.into_iter().chain(options.token_file.clone());
+    files.filter(|file| is_open(file)).collect()
+}
+
+/// Says once in a process which of its secrets are none.
+pub(crate) fn warn_of_open_files(options: &CredentialOptions) {
+    static TOLD: Once = Once::new();
+    let files = open_files(options);
+    if files.is_empty() {
+        return;
+    }
+    TOLD.call_once(|| {
+        for file in files {
+            let file = file.display();
+            tracing::warn!(%file, "everybody on this host can read this secret; chmod 600 it");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_that_everybody_can_read_is_found() {
+        let home = tempfile::tempdir().unwrap();
+        let (key, token_file) = (home.path().join(KEY_FILE), home.path().join("token"));
+        let options = CredentialOptions {
+            tls: Some(home.path().to_owned()),
+            token_file: Some(token_file.clone()),
+            token: None,
+        };
+        assert!(open_files(&options).is_empty(), "nothing is there");
+        for file in [&key, &token_file] {
+            fs::write(file, "x").unwrap();
+        }
+        let set = |file: &Path, mode| fs::set_permissions(file, PermissionsExt::from_mode(mode));
+        for (of_key, of_token, expected) in [
+            (0o600, 0o640, vec![]),
+            (0o644, 0o600, vec![key.clone()]),
+            (0o604, 0o666, vec![key.clone(), token_file.clone()]),
+        ] {
+            set(&key, of_key).unwrap();
+            set(&token_file, of_token).unwrap();
+            assert_eq!(open_files(&options), expected);
+        }
+        assert!(open_files(&CredentialOptions::default()).is_empty());
+    }
+
+    #[test]
+    fn secrets_differ_and_only_their_owner_reads_them() {
+        let (one, two) = (Secret::new(), Secret::new());
+        assert!(one.token != two.token && one.id != two.id && one.digest != two.digest);
+        let (_, secret) = one.token.strip_prefix("shardfeed_").unwrap().split_once('_').unwrap();
+        assert_eq!(Digest::of_parts([secret.as_bytes()]).as_bytes()[..], one.digest);
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("token");
+        one.save(&path).unwrap();
+        two.save(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().trim(), two.token);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,116 @@
+//! A worker that is asked to end while trainers are connected.
+
+use std::time::{Duration, Instant};
+
+use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_plan::{Mode, Tail};
+
+use crate::cluster::{Cluster, PATIENCE, until};
+use crate::fixture::{Place, rows_of};
+
+/// Sessions live so long, and heartbeats are so rare: what is known soon after was said at the end.
+const TTL_MS: u64 = 120_000;
+const HEARTBEAT_MS: u64 = 30_000;
+
+/// Far less than either, and enough on any machine.
+const SOON: Duration = Duration::from_secs(15);
+
+const RECORDS: usize = 96;
+const RANKS: u64 = 2;
+const BATCH: u64 = 4;
+
+type Rows = Vec<(u32, u64, bool)>;
+
+fn loader(cluster: &Cluster, mode: Mode, rank: u64) -> Loader {
+    let tail = if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop };
+    let options = LoaderOptions {
+        dataset: Some("train".into()),
+        batch_size: BATCH,
+        rank,
+        world_size: RANKS,
+        mode,
+        tail,
+        prefetch: Some(2),
+        job: Some("j".into()),
+        cluster: Some(ClusterOptions {
+            worker: Some(cluster.place.path("w.sock")),
+            fallback: false,
+            timeout: PATIENCE,
+            run: Some("run-1".into()),
+            ..ClusterOptions::new(&cluster.address)
+        }),
+        ..LoaderOptions::default()
+    };
+    shardfeed_embedded::open(options, &mut |_| true).unwrap()
+}
+
+/// Rows of the next batch.
+fn next(loader: &mut Loader) -> Rows {
+    until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
+        Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+        Next::EpochEnd | Next::Pending => None,
+    })
+}
+
+/// Rows of all batches that are left of the epoch; no rank waits for another to be asked.
+fn rest(loaders: Vec<Loader>) -> Vec<Rows> {
+    let (mut open, mut received) = (loaders, Vec::new());
+    until("the end of the epoch", || {
+        // A deterministic epoch is over when the cursor stands in the next one.
+        open.retain(|loader| loader.cursor().epoch() == 0);
+        open.retain_mut(|loader| match loader.next(Duration::from_millis(10)).unwrap() {
+            Next::Batch(mut delivered) => {
+                received.push(rows_of(&mut delivered));
+                true
+            }
+            Next::EpochEnd => false,
+            Next::Pending => true,
+        });
+        open.is_empty().then_some(())
+    });
+    received
+}
+
+fn check(mode: Mode) {
+    let place = Place::with_shards(&[RECORDS / 4; 4]);
+    let cluster = Cluster::start_with(place, TTL_MS, HEARTBEAT_MS);
+    // A worker that joins looks for what there is to scan; another time it would hear of it too late.
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord", "--no-wait"]);
+    let worker = cluster.worker("w");
+    cluster.ok(&["wait", "dataset", "train"]);
+    let mut loaders: Vec<_> = (0..RANKS).map(|rank| loader(&cluster, mode, rank)).collect();
+    let mut received: Vec<Rows> = Vec::new();
+    for _ in 0..3 {
+        received.extend(loaders.iter_mut().map(next));
+    }
+
+    let begun = Instant::now();
+    assert_eq!(worker.terminate(), Some(0));
+    assert_eq!(cluster.json(&["worker", "show", "w"])["state"], "left");
+    let ranks = cluster.json(&["rank", "list", "--job", "j"]);
+    for rank in ranks["ranks"].as_array().unwrap() {
+        assert_ne!(rank["state"], "served", "{rank}");
+        assert_eq!((&rank["epoch"], &rank["step"]), (&0.into(), &3.into()), "{rank}");
+    }
+    // Another one serves them where they are.
+    let again = cluster.worker("w");
+    received.extend(loaders.iter_mut().map(next));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+
+    received.extend(rest(loaders));
+    let mut samples: Vec<_> = received.iter().flatten().collect();
+    samples.sort_unstable();
+    samples.dedup();
+    assert_eq!((samples.len(), received.iter().flatten().count()), (RECORDS, RECORDS));
+    assert_eq!(again.terminate(), Some(0));
+}
+
+#[test]
+fn its_ranks_are_free_at_once() {
+    check(Mode::Deterministic);
+}
+
+#[test]
+fn what_was_granted_to_its_ranks_waits_for_them() {
+    check(Mode::Dynamic);
+}

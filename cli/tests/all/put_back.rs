@@ -1,0 +1,142 @@
+//! A batch that its taker is not done with, as where a device has no room for it yet: it comes again, and is the next
+//! one as long as it is the rank's.
+
+use std::time::Duration;
+
+use shardfeed_embedded::{CacheChoice, ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_plan::{Mode, Tail};
+
+use crate::cluster::{Cluster, PATIENCE, until};
+use crate::fixture::{Place, rows_of};
+
+const COUNTS: [usize; 4] = [25, 0, 17, 30];
+const RECORDS: usize = 72;
+
+/// Rows of a batch: shard, ordinal, validity.
+type Rows = Vec<(u32, u64, bool)>;
+
+const LOOK: Duration = Duration::from_millis(100);
+
+fn options() -> LoaderOptions {
+    LoaderOptions {
+        batch_size: 4,
+        shuffle_window: 10,
+        cache: CacheChoice::Off.into(),
+        ..LoaderOptions::default()
+    }
+}
+
+fn alone(place: &Place) -> Loader {
+    let options = LoaderOptions { files: place.loader("s-*.tfrecord").files, ..options() };
+    shardfeed_embedded::open(options, &mut |_| true).unwrap()
+}
+
+fn in_cluster(cluster: &Cluster, mode: Mode) -> Loader {
+    let options = LoaderOptions {
+        dataset: Some("train".into()),
+        mode,
+        tail: if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop },
+        job: Some("j".into()),
+        cluster: Some(ClusterOptions {
+            worker: Some(cluster.place.path("w.sock")),
+            timeout: PATIENCE,
+            run: Some("run-1".into()),
+            ..ClusterOptions::new(&cluster.address)
+        }),
+        ..options()
+    };
+    shardfeed_embedded::open(options, &mut |_| true).unwrap()
+}
+
+fn next(loader: &mut Loader) -> Rows {
+    until("a batch", || match loader.next(LOOK).unwrap() {
+        Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+        Next::EpochEnd | Next::Pending => None,
+    })
+}
+
+/// Looks until there is a batch that is not taken; returns its ordinals.
+fn looks(loader: &mut Loader) -> Vec<u8> {
+    let stood = (loader.cursor().epoch(), loader.cursor().step());
+    let mut seen = None;
+    until("a batch to look at", || {
+        let looked = loader.next_after(LOOK, &mut |batch| {
+            seen = Some(batch.slot.read(&batch.ordinals));
+            Ok(false)
+        });
+        let looked = looked.unwrap();
+        assert!(!matches!(looked, Next::Batch(_)), "nobody was done with it");
+        assert_eq!((loader.cursor().epoch(), loader.cursor().step()), stood);
+        seen.is_some().then_some(())
+    });
+    let mut shown = vec![];
+    loader.peek(1, &mut |batch| shown.push(batch.slot.read(&batch.ordinals)));
+    let seen = seen.expect("it was looked at");
+    assert_eq!(shown, std::slice::from_ref(&seen), "it is the first of what is ahead");
+    seen
+}
+
+/// The batch that was looked at last.
+fn takes(loader: &mut Loader, seen: &[u8]) -> Rows {
+    let rows = next(loader);
+    let ordinals = rows.iter().flat_map(|(_, ordinal, _)| ordinal.to_ne_bytes());
+    assert_eq!(ordinals.collect::<Vec<_>>(), seen);
+    rows
+}
+
+#[test]
+fn comes_again_in_one_process() {
+    let place = Place::with_shards(&COUNTS);
+    let (mut late, mut other) = (alone(&place), alone(&place));
+    // On into the next epoch.
+    for _ in 0..25 {
+        let seen = looks(&mut late);
+        assert_eq!(looks(&mut late), seen);
+        assert_eq!(takes(&mut late, &seen), next(&mut other));
+    }
+    // Whoever goes elsewhere has nothing of it.
+    looks(&mut late);
+    late.set_epoch(5).unwrap();
+    other.set_epoch(5).unwrap();
+    assert_eq!(next(&mut late), next(&mut other));
+}
+
+#[test]
+fn comes_again_from_a_worker_also_when_that_is_gone() {
+    let cluster = Cluster::start(Place::with_shards(&COUNTS), 1_000);
+    let worker = cluster.worker("w");
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
+    let mut late = in_cluster(&cluster, Mode::Deterministic);
+    let mut other = alone(&cluster.place);
+    for _ in 0..6 {
+        let seen = looks(&mut late);
+        assert_eq!(looks(&mut late), seen);
+        assert_eq!(takes(&mut late, &seen), next(&mut other));
+    }
+    let seen = looks(&mut late);
+    drop(worker);
+    assert_eq!(looks(&mut late), seen);
+    assert_eq!(takes(&mut late, &seen), next(&mut other));
+    for _ in 0..20 {
+        let seen = looks(&mut late);
+        assert_eq!(takes(&mut late, &seen), next(&mut other));
+    }
+    assert_eq!(late.stats().source, "in process");
+}
+
+#[test]
+fn of_a_dynamic_job_comes_once() {
+    let cluster = Cluster::start(Place::with_shards(&COUNTS), 1_000);
+    let _worker = cluster.worker("w");
+    cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
+    let mut late = in_cluster(&cluster, Mode::Dynamic);
+    let mut received: Vec<Rows> = vec![];
+    while received.iter().map(Vec::len).sum::<usize>() < RECORDS {
+        let seen = looks(&mut late);
+        received.push(takes(&mut late, &seen));
+    }
+    let mut samples: Vec<_> = received.into_iter().flatten().collect();
+    samples.sort_unstable();
+    samples.dedup();
+    assert_eq!(samples.len(), RECORDS);
+}
