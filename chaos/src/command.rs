@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardfeed_chaos::breach::Breach;
-use shardfeed_chaos::nemesis::{KINDS, LOSSES};
+use shardfeed_chaos::nemesis::{HOLDS, KINDS, LOSSES};
 use shardfeed_chaos::simulation;
 
 /// A seed takes about a second; one that takes so long hangs.
@@ -203,7 +203,8 @@ fn report(asked: &Asked, said: &[Said], took: Duration) -> ExitCode {
         say(&mut out, &format!("{name:>28} {number}"));
     }
     let never = |kind: &&str| totals.get(format!("fault {kind}").as_str()).is_none_or(|n| *n == 0);
-    let never: Vec<&str> = KINDS.iter().chain(&LOSSES).copied().filter(never).collect();
+    let never: Vec<&str> =
+        KINDS.iter().chain(&LOSSES).chain(&HOLDS).copied().filter(never).collect();
     if asked.seeds >= SEEDS_FOR_ALL_KINDS && !never.is_empty() && !asked.until_breach {
         failed = true;
         say(&mut out, &format!("these faults never came up: {}", never.join(", ")));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shardfeed_coordinator::Inspector;
 use shardfeed_raft::Status;
-use shardfeed_scheduler::EndReason;
+use shardfeed_scheduler::{EndReason, Hold};
 
 use crate::breach::Breaches;
 use crate::oracle::Oracle;
@@ -59,6 +59,8 @@ struct RankSeen {
     /// The lease that it has; 0: none.
     lease: u64,
     superseded: bool,
+    /// Its job is cancelled.
+    cancelled: bool,
 }
 
 impl Invariants {
@@ -215,7 +217,10 @@ impl Invariants {
                         let fencing = known.lease.as_ref().map_or(0, |lease| lease.fencing);
                         let superseded = generation.superseded_by.is_some();
                         let lease = fencing;
-                        seen.push((key, RankSeen { cursor, fencing, lease, superseded }));
+                        let cancelled =
+                            job.held.as_ref().is_some_and(|held| held.hold == Hold::Cancelled);
+                        let rank = RankSeen { cursor, fencing, lease, superseded, cancelled };
+                        seen.push((key, rank));
                     }
                 }
             }
@@ -227,7 +232,10 @@ impl Invariants {
                 if before.lease != 0 && before.lease != now.lease {
                     let (job, generation, rank) = key.clone();
                     let lease = (job, generation, rank, before.lease);
-                    self.oracle.lists.lease_ended(lease, before.cursor);
+                    match now.cancelled {
+                        true => self.oracle.lists.lease_cancelled(lease, before.cursor),
+                        false => self.oracle.lists.lease_ended(lease, before.cursor),
+                    }
                 }
                 self.breaches.check(now.cursor >= before.cursor, "I6", || {
                     format!("the cursor of {key:?} went from {before:?} to {now:?}")

@@ -11,6 +11,8 @@ pub mod breach;
 #[cfg(tokio_unstable)]
 pub mod dice;
 #[cfg(tokio_unstable)]
+pub mod holds;
+#[cfg(tokio_unstable)]
 pub mod invariants;
 #[cfg(tokio_unstable)]
 pub mod lists;
@@ -22,6 +24,8 @@ pub mod oracle;
 pub mod sim;
 #[cfg(tokio_unstable)]
 pub mod simulation;
+#[cfg(tokio_unstable)]
+pub mod skips;
 #[cfg(tokio_unstable)]
 pub mod trace;
 #[cfg(tokio_unstable)]

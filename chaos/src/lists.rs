@@ -28,6 +28,9 @@ struct Seen {
     jobs: BTreeMap<String, Ledger>,
     /// Where ranks stood, as far as was known, when the sessions that served them ended.
     ended: BTreeMap<LeaseKey, Place>,
+    /// Those of them that ended because somebody cancelled the job: the session lives, and hears of it with
+    /// its next heartbeat.
+    cancelled: BTreeSet<LeaseKey>,
 }
 
 #[derive(Debug)]
@@ -79,7 +82,7 @@ impl Lists {
     pub fn delivered(&self, lease: &LeaseKey, place: Place, samples: Vec<Sample>) {
         let mut seen = self.seen.borrow_mut();
         let (job, generation, rank, fencing) = lease;
-        let over = seen.ended.get(lease).copied();
+        let over = seen.ended.get(lease).filter(|_| !seen.cancelled.contains(lease)).copied();
         let ledger = seen.jobs.get_mut(job);
         let is_shared = ledger.as_ref().is_some_and(|l| l.job.identity.tail == Tail::Uneven);
         self.breaches.check(over.is_none() || !is_shared, "I3", || {
@@ -107,6 +110,12 @@ impl Lists {
     /// A lease ended, with its rank at a place, as far as was known.
     pub fn lease_ended(&self, lease: LeaseKey, known: Place) {
         self.seen.borrow_mut().ended.entry(lease).or_insert(known);
+    }
+
+    /// The same, because somebody cancelled its job.
+    pub fn lease_cancelled(&self, lease: LeaseKey, known: Place) {
+        self.seen.borrow_mut().cancelled.insert(lease.clone());
+        self.lease_ended(lease, known);
     }
 
     /// Counts everything.

@@ -50,6 +50,9 @@ pub const KINDS: [&str; 21] = [
     "trainers-kill",
 ];
 
+/// What operators do.
+pub const HOLDS: [&str; 2] = ["job-pause", "job-cancel"];
+
 /// What power cuts come to, on disks.
 pub const LOSSES: [&str; 2] = ["lost-write", "torn-write"];
 

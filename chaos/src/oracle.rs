@@ -10,7 +10,10 @@ use shardfeed_plan::{Intent, Planned, Sample, Segment, Tail, Token};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
+use crate::holds::Holds;
 use crate::lists::Lists;
+use crate::sim::SimTime;
+use crate::skips::Skips;
 use crate::world::catalog::JobFacts;
 use crate::world::node::TTL_MS;
 use crate::world::session::Asked;
@@ -28,6 +31,10 @@ pub struct Oracle {
     seen: RefCell<Seen>,
     /// What the trainers of dynamic jobs received.
     pub lists: Lists,
+    /// Jobs that were held.
+    pub holds: Holds,
+    /// Corrupt records.
+    pub skips: Skips,
 }
 
 #[derive(Debug, Default)]
@@ -82,9 +89,11 @@ pub struct Counted {
 
 impl Oracle {
     /// Nothing was seen yet.
-    pub fn new(breaches: Breaches) -> Rc<Self> {
+    pub fn new(breaches: Breaches, time: SimTime) -> Rc<Self> {
         let lists = Lists::new(breaches.clone());
-        Rc::new(Self { breaches, seen: RefCell::default(), lists })
+        let holds = Holds::new(breaches.clone(), time);
+        let skips = Skips::new(breaches.clone());
+        Rc::new(Self { breaches, seen: RefCell::default(), lists, holds, skips })
     }
 
     /// A request is about to be sent.
@@ -391,7 +400,8 @@ mod tests {
             let breaches = Breaches::default();
             let manifest = Catalog::new(&Dice::new(1, 0)).manifest();
             let job = JobFacts::new("job", "images", &manifest, tail, 1);
-            Self { oracle: Oracle::new(breaches.clone()), breaches, job }
+            let oracle = Oracle::new(breaches.clone(), SimTime::default());
+            Self { oracle, breaches, job }
         }
 
         fn begin(&self, generation: u64, parent: Option<u64>, step: u64, world_size: u64) {

@@ -85,7 +85,7 @@ impl World<'_> {
     fn new(seed: u64, is_shown: bool) -> Self {
         let time = SimTime::default();
         let (trace, breaches) = (Trace::new(time.clone(), is_shown), Breaches::default());
-        let oracle = Oracle::new(breaches.clone());
+        let oracle = Oracle::new(breaches.clone(), time.clone());
         let dice = Dice::new(seed, 0);
         let mut sim = Builder::new()
             .rng_seed(seed)
@@ -143,6 +143,7 @@ impl World<'_> {
             trace: trace.clone(),
             jobs: jobs.clone(),
             errands: RefCell::default(),
+            is_calm: Cell::new(true),
             busy: Cell::new(false),
             done: RefCell::default(),
             ready: Cell::new(0),
@@ -186,7 +187,9 @@ impl World<'_> {
         if !self.until(SET_UP_MS, false, stands) {
             return self.overdue("I16", "no epoch ended although nothing went wrong");
         }
+        self.admin.is_calm.set(false);
         self.until(FAULTS_MS, true, |_| false);
+        self.admin.is_calm.set(true);
         if self.breaches.first().is_some() {
             return;
         }
@@ -319,6 +322,11 @@ impl World<'_> {
         let mut totals: BTreeMap<String, u64> = BTreeMap::new();
         for (kind, times) in &self.nemesis.fired {
             totals.insert(format!("fault {kind}"), *times);
+        }
+        let holds = self.oracle.holds.counted();
+        for (name, times) in holds.iter().chain(&self.oracle.skips.counted()) {
+            let is_fault = crate::nemesis::HOLDS.contains(name);
+            totals.insert(if is_fault { format!("fault {name}") } else { (*name).into() }, *times);
         }
         let launched = |of: fn(&Launcher) -> u64| self.launchers.iter().map(of).sum::<u64>();
         let Counted { epochs, samples, steps, generations, shared_epochs, shared_samples } =

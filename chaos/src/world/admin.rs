@@ -20,6 +20,9 @@ use crate::world::client::{Call, Cluster, Kind};
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
+/// Of a hundred looks at a job so many are also at its epochs, and at who holds it.
+const LOOK_CLOSER_PERCENT: u64 = 30;
+
 /// Datasets that are named beside the jobs' one.
 const MORE_MAX: u64 = 6;
 
@@ -51,6 +54,8 @@ pub struct Admin {
     pub jobs: Vec<Rc<JobFacts>>,
     /// What is to do.
     pub errands: RefCell<VecDeque<Errand>>,
+    /// Nothing goes wrong: no job is held either.
+    pub is_calm: Cell<bool>,
     /// The errand that is worked on.
     pub busy: Cell<bool>,
     /// Errands that were done.
@@ -80,7 +85,8 @@ impl Admin {
         }
         let eyes = (self.dice.clone(), Rc::clone(&self.oracle), self.breaches.clone());
         tokio::task::spawn_local(look(self.jobs.clone(), Rc::clone(&cluster), eyes));
-        tokio::task::spawn_local(Rc::clone(&self).add_more(asking));
+        tokio::task::spawn_local(Rc::clone(&self).add_more(Rc::clone(&asking)));
+        tokio::task::spawn_local(Rc::clone(&self).operate(asking));
         loop {
             let errand = self.errands.borrow_mut().pop_front();
             if let Some(errand) = errand {
@@ -187,7 +193,7 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
     cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
 }
 
-/// Asks where jobs stand, again and again: what is read later is never older.
+/// Asks where jobs stand and how they are held, again and again: what is read later is never older.
 pub async fn look(
     jobs: Vec<Rc<JobFacts>>,
     cluster: Rc<Cluster>,
@@ -196,6 +202,10 @@ pub async fn look(
     loop {
         sleep(Duration::from_millis(dice.pick(100..600))).await;
         for job in &jobs {
+            if dice.chance(LOOK_CLOSER_PERCENT) {
+                look_at_hold(job, &cluster, &oracle).await;
+                look_at_skips(job, &cluster, (&dice, &oracle)).await;
+            }
             let name = job.name.clone();
             let call: Call<wire::LatestTokenResponse> = Rc::new(move |mut clients, context| {
                 let request = wire::LatestTokenRequest { context, job: name.clone() };
@@ -211,5 +221,41 @@ pub async fn look(
                 }),
             }
         }
+    }
+}
+
+async fn look_at_hold(job: &JobFacts, cluster: &Rc<Cluster>, oracle: &Oracle) {
+    let name = job.name.clone();
+    let call: Call<wire::GetJobResponse> = Rc::new(move |mut clients, context| {
+        let request = wire::GetJobRequest { context, job: name.clone() };
+        Box::pin(async move { clients.admin.get_job(request).await })
+    });
+    let sent = oracle.holds.sends(&job.name);
+    if let Ok(wire::GetJobResponse { job: Some(found) }) = cluster.once(&cluster.id(), &call).await
+    {
+        oracle.holds.read(sent, found.held.as_ref());
+    }
+}
+
+/// Looks at one of the epochs that are known.
+async fn look_at_skips(
+    job: &JobFacts,
+    cluster: &Rc<Cluster>,
+    (dice, oracle): (&Dice, &Rc<Oracle>),
+) {
+    let ask = async |epoch: Option<u64>| {
+        let name = job.name.clone();
+        let call: Call<wire::ListEpochsResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::ListEpochsRequest { context, job: name.clone(), epoch };
+            Box::pin(async move { clients.admin.list_epochs(request).await })
+        });
+        cluster.once(&cluster.id(), &call).await.map_or(vec![], |answer| answer.epochs)
+    };
+    let Some(epoch) = dice.one(&ask(None).await).map(|epoch| epoch.epoch) else {
+        return;
+    };
+    let known = oracle.skips.asks(&job.name);
+    for epoch in ask(Some(epoch)).await {
+        oracle.skips.listed(job, &known, &epoch);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Segment, Shard,
-    Shuffle, Tail,
+    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Sample, Segment,
+    Shard, Shuffle, Tail,
 };
 use shardfeed_proto::chunk::FileEntry;
 
@@ -16,6 +16,9 @@ use crate::dice::Dice;
 
 /// Folder that all files are in.
 pub const ROOT: &str = "/data";
+
+/// Of a hundred records so many are corrupt.
+const CORRUPT_PERCENT: u64 = 4;
 
 /// Files that one part of a listing has.
 pub const PART_FILES: usize = 4;
@@ -80,6 +83,8 @@ pub struct JobFacts {
     pub identity: JobIdentity,
     /// Samples of one step of all ranks; it never changes.
     pub global_batch: u64,
+    /// Records that nobody can read: path of the shard, offset, and what is wrong.
+    pub corrupt: BTreeMap<Sample, (String, u64, String)>,
     counts: Vec<u64>,
     whole: RefCell<BTreeMap<u64, Rc<EpochPlan>>>,
     groups: RefCell<BTreeMap<u64, Rc<Groups>>>,
@@ -119,6 +124,7 @@ impl JobFacts {
             dataset: dataset.into(),
             identity,
             global_batch: 8,
+            corrupt: corrupt_of(manifest),
             counts: manifest.counts(),
             whole: RefCell::default(),
             groups: RefCell::default(),
@@ -166,6 +172,16 @@ impl JobFacts {
         Rc::clone(whole.entry(epoch).or_insert_with(make))
     }
 
+    /// Whether a sample is delivered in an epoch of a deterministic job, and not dropped by its tail.
+    pub fn delivers(&self, epoch: u64, sample: Sample) -> bool {
+        self.whole(epoch).place(sample).is_ok_and(|placed| placed.is_some())
+    }
+
+    /// Those of some samples that are corrupt.
+    pub fn corrupt_in(&self, samples: impl IntoIterator<Item = Sample>) -> Vec<Sample> {
+        samples.into_iter().filter(|sample| self.corrupt.contains_key(sample)).collect()
+    }
+
     /// Steps of an epoch.
     pub fn steps(&self, epoch: u64) -> u64 {
         self.whole(epoch).steps()
@@ -175,4 +191,19 @@ impl JobFacts {
     pub fn global_batch(&self, (epoch, step): (u64, u64)) -> Vec<Planned> {
         self.whole(epoch).batch(step, 0).unwrap_or_default()
     }
+}
+
+/// The same content is corrupt in the same places.
+fn corrupt_of(manifest: &Manifest) -> BTreeMap<Sample, (String, u64, String)> {
+    let digest = manifest.digest();
+    let (seed, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+    let dice = Dice::new(u64::from_le_bytes(*seed), 600);
+    let mut corrupt = BTreeMap::new();
+    for (shard, file) in (0..).zip(manifest.shards()) {
+        for ordinal in (0..file.records).filter(|_| dice.chance(CORRUPT_PERCENT)) {
+            let what = format!("the checksum of record {ordinal} is wrong");
+            corrupt.insert(Sample { shard, ordinal }, (file.path.clone(), ordinal * 64, what));
+        }
+    }
+    corrupt
 }

@@ -14,6 +14,7 @@ use shardfeed_proto::{ErrorKind, WireError};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::holds::Sure;
 use crate::world::client::{Call, Kind};
 use crate::world::share::Share;
 use crate::world::trainer::{LOOK_EVERY, Rank, Seat};
@@ -31,6 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(800);
 /// A request that is on its way.
 struct Asking {
     request: TakeGroupsRequest,
+    sure: Option<Sure>,
     answer: JoinHandle<Result<TakeGroupsResponse, WireError>>,
 }
 
@@ -74,7 +76,7 @@ impl Rank {
                 return Err(verdict);
             }
             if seat.own.is_none() && host.serial.get() != seat.serial {
-                seat.move_in_process(host, self.rank);
+                seat.move_in_process(host, self);
             }
             let fencing = seat.served.state.borrow().fencing;
             if fencing != has.fencing {
@@ -92,9 +94,10 @@ impl Rank {
                 if Instant::now() >= not_before
                     && may_step
                     && seat.session.is_good()
+                    && !seat.served.is_paused.get()
                     && let Some((step, pieces)) = has.begun.pop_front()
                 {
-                    self.deliver(host, (cursor, fencing), step, &pieces);
+                    self.deliver(host, (cursor, fencing, seat), step, &pieces)?;
                     not_before = Instant::now() + Duration::from_millis(self.step_ms);
                     self.consumed(host, cursor);
                     self.tell(cursor, seat);
@@ -114,10 +117,10 @@ impl Rank {
     fn deliver(
         &self,
         host: &WorkerHost,
-        (cursor, fencing): (&mut Cursor, u64),
+        (cursor, fencing, seat): (&mut Cursor, u64, &mut Seat),
         step: u64,
         pieces: &[Piece],
-    ) {
+    ) -> Result<(), WireError> {
         let job = &self.run.job;
         let groups = job.groups(cursor.epoch());
         let mut samples = vec![];
@@ -125,12 +128,14 @@ impl Rank {
             let lane = groups.lane(piece.group);
             samples.extend((piece.from..piece.to).filter_map(|offset| lane.output(offset).ok()));
         }
+        self.admit(host, seat, cursor.epoch(), &job.corrupt_in(samples.iter().copied()))?;
         let lease = (job.name.clone(), cursor.generation(), self.rank, fencing);
         host.oracle.lists.delivered(&lease, (cursor.epoch(), step), samples);
         host.breaches.check(step == cursor.step(), "I4", || {
             format!("{lease:?} delivers step {step}, but stands at {}", cursor.step())
         });
         cursor.advance(u64::MAX);
+        Ok(())
     }
 
     fn tell(&self, cursor: &Cursor, seat: &Seat) {
@@ -166,9 +171,17 @@ impl Rank {
             let gone = || WireError::new(ErrorKind::Retry, "the process ends");
             let answer = (&mut asking.answer).await;
             match answer.unwrap_or_else(|_| Err(gone())) {
-                Ok(told) => has.share.answer(&asking.request, &told).map_err(|_| {
-                    WireError::new(ErrorKind::Fenced, "the lease lapsed; start from a state")
-                })?,
+                Ok(told) => {
+                    let known = has.share.samples_told();
+                    let new = told.samples.saturating_sub(known.unwrap_or(0));
+                    host.oracle.holds.took(asking.sure.take(), new);
+                    has.share.answer(&asking.request, &told).map_err(|_| {
+                        WireError::new(ErrorKind::Fenced, "the lease lapsed; start from a state")
+                    })?;
+                    if known.is_some() && new > 0 {
+                        self.check_ahead(host, &has.share, cursor.epoch());
+                    }
+                }
                 // Whether the session or the lease ended is heard with the next heartbeat.
                 Err(error)
                     if matches!(
@@ -204,7 +217,7 @@ impl Rank {
         };
         host.oracle.tells(&[told]);
         let request = TakeGroupsRequest { session, lease, epoch, step, ..due };
-        let sent = request.clone();
+        let (sent, sure) = (request.clone(), host.oracle.holds.sends(&self.run.job.name));
         let call: Call<TakeGroupsResponse> = Rc::new(move |mut clients, context| {
             let request = TakeGroupsRequest { context, ..sent.clone() };
             Box::pin(async move { clients.worker.take_groups(request).await })
@@ -214,7 +227,22 @@ impl Rank {
             tokio::task::spawn_local(
                 async move { cluster.call((Kind::Looks, PATIENCE), call).await },
             );
-        has.asking = Some(Asking { request, answer });
+        has.asking = Some(Asking { request, sure, answer });
         Ok(())
+    }
+
+    /// Whoever begins nothing, as the ranks of a paused job, is granted what it wants ahead and no more than
+    /// the group that this ends in.
+    fn check_ahead(&self, host: &WorkerHost, share: &Share, epoch: u64) {
+        let job = &self.run.job;
+        let groups = job.groups(epoch);
+        let largest = (0..groups.count()).map(|group| groups.samples_of(group)).max().unwrap_or(0);
+        // What an earlier lease had begun counts as begun, though it comes again.
+        let wants = (AHEAD + BEGUN_MAX as u64) * job.global_batch / self.run.world_size;
+        let ahead = share.ahead();
+        host.breaches.check(ahead < wants + largest, "I19", || {
+            let (job, rank) = (&job.name, self.rank);
+            format!("rank {rank} of {job} wants {wants} samples and was granted {ahead}")
+        });
     }
 }

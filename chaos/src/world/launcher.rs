@@ -31,6 +31,8 @@ pub struct Launcher {
     runs: u64,
     begin_at_ms: u64,
     last_size: u64,
+    /// Corrupt records that a rank may skip of an epoch; people raise it when it was too few.
+    corrupt_budget: u64,
     /// Starts from a state.
     pub resumes: u64,
     /// Starts at another number of ranks than before.
@@ -60,6 +62,7 @@ impl Launcher {
             runs: 0,
             begin_at_ms: 0,
             last_size: 0,
+            corrupt_budget: 1,
             resumes: 0,
             resized: 0,
             epochs: 0,
@@ -114,6 +117,7 @@ impl Launcher {
         };
         let job = &self.job.name;
         self.trace.tell(format!("{job} {} is stopped: {why}", started.run.name));
+        self.corrupt_budget <<= u32::from(started.run.is_over_budget.get());
         let reachable = |(host, _): &&(usize, u64)| hosts[*host].1;
         let whole = started.places.iter().all(|place| reachable(&place));
         if self.dice.chance(40) && whole {
@@ -164,6 +168,8 @@ impl Launcher {
             saved: RefCell::default(),
             started: Cell::new(0),
             epochs: Cell::new(0),
+            corrupt_budget: self.corrupt_budget,
+            is_over_budget: Cell::new(false),
             stands: RefCell::new(vec![None; world_size as usize]),
             tokens,
         });

@@ -7,6 +7,7 @@ pub mod client;
 pub mod dynamic;
 pub mod launcher;
 pub mod node;
+mod operator;
 pub mod session;
 pub mod share;
 pub mod trainer;

@@ -2,18 +2,21 @@
 //! which leases are no longer good. Losing the coordinators ends nothing; only their word does.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::Intent;
+use shardfeed_plan::{Intent, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::holds::Sure;
 use crate::oracle::Oracle;
 use crate::trace::Trace;
+use crate::world::catalog::JobFacts;
 use crate::world::client::{Call, Cluster, Kind};
 use crate::world::node::TTL_MS;
 
@@ -47,6 +50,8 @@ pub struct Served {
     pub state: RefCell<ServedState>,
     /// Something that it was granted is asked back.
     pub is_revoked: Cell<bool>,
+    /// Nothing is handed out now.
+    pub is_paused: Cell<bool>,
 }
 
 /// See [`Served`].
@@ -93,6 +98,8 @@ pub struct Session {
     heartbeat: Cell<Duration>,
     ranks: RefCell<Vec<Rc<Served>>>,
     has_scans: Cell<bool>,
+    /// Corrupt records by job, and whether the coordinators know of each.
+    skipped: RefCell<BTreeMap<String, (Rc<JobFacts>, BTreeMap<Sample, bool>)>>,
     wake: Notify,
     /// When the last heartbeat was sent that was answered.
     heard: Cell<Option<Instant>>,
@@ -132,6 +139,7 @@ impl Session {
             heartbeat: Cell::new(Duration::from_millis(300)),
             ranks: RefCell::default(),
             has_scans: Cell::new(false),
+            skipped: RefCell::default(),
             wake: Notify::new(),
             heard: Cell::new(None),
             oracle,
@@ -181,6 +189,51 @@ impl Session {
     /// Serves it no longer.
     pub fn unserve(&self, served: &Rc<Served>) {
         self.ranks.borrow_mut().retain(|other| !Rc::ptr_eq(other, served));
+    }
+
+    /// The coordinators will be told of corrupt records that they do not know.
+    pub fn tell_skipped(&self, job: &Rc<JobFacts>, records: &[Sample]) {
+        if records.is_empty() {
+            return;
+        }
+        let mut skipped = self.skipped.borrow_mut();
+        let new = || (Rc::clone(job), BTreeMap::new());
+        let (_, known) = skipped.entry(job.name.clone()).or_insert_with(new);
+        for record in records {
+            known.entry(*record).or_insert(false);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Tells of corrupt records; what could not be told stays for the next time.
+    async fn report_skipped(&self, session: u64) {
+        let jobs: Vec<_> = self.skipped.borrow().values().cloned().collect();
+        for (job, known) in jobs {
+            let untold = known.iter().filter(|(_, is_told)| !**is_told);
+            let untold: BTreeSet<Sample> = untold.map(|(sample, _)| *sample).collect();
+            if untold.is_empty() {
+                continue;
+            }
+            let record = |sample: &Sample| {
+                let (_, offset, reason) = job.corrupt[sample].clone();
+                let (shard, ordinal) = (sample.shard.into(), sample.ordinal);
+                wire::SkippedRecord { shard, ordinal, offset, reason, path: String::new() }
+            };
+            let records: Vec<_> = untold.iter().map(record).collect();
+            let name = job.name.clone();
+            let call: Call<wire::ReportSkippedResponse> = Rc::new(move |mut clients, context| {
+                let (job, records) = (name.clone(), records.clone());
+                let request = wire::ReportSkippedRequest { context, session, job, records };
+                Box::pin(async move { clients.worker.report_skipped(request).await })
+            });
+            self.oracle.skips.tells(&job.name, &untold);
+            if self.cluster.call((Kind::Changes, Duration::ZERO), call).await.is_ok() {
+                self.oracle.skips.knows(&job.name, &untold);
+                if let Some((_, known)) = self.skipped.borrow_mut().get_mut(&job.name) {
+                    known.extend(untold.iter().map(|sample| (*sample, true)));
+                }
+            }
+        }
     }
 
     async fn keep(self: Rc<Self>) {
@@ -238,20 +291,27 @@ impl Session {
 
     async fn renew(&self, id: u64) -> Duration {
         self.confirm(id).await;
+        self.report_skipped(id).await;
         let ranks = self.ranks.borrow().clone();
         let confirmed = ranks.iter().filter(|served| served.state.borrow().fencing != 0);
         let ranks_told: Vec<_> = confirmed.map(|served| served.progress()).collect();
         self.oracle.tells(&ranks_told);
+        let leases: Vec<_> = ranks_told.iter().filter_map(|told| told.lease.clone()).collect();
         let request =
             wire::HeartbeatRequest { context: None, session: id, ranks: ranks_told, scans: vec![] };
         let call: Call<wire::HeartbeatResponse> = Rc::new(move |mut clients, context| {
             let request = wire::HeartbeatRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.heartbeat(request).await })
         });
+        let sure: Vec<_> = leases.iter().map(|l| self.oracle.holds.sends(&l.job)).collect();
         let sent = Instant::now();
         match self.cluster.once(&self.cluster.id(), &call).await {
             Ok(response) => {
                 self.heard.set(Some(sent));
+                for (lease, sure) in leases.iter().zip(sure) {
+                    self.hear(lease, sure, &response);
+                }
+                pause(&ranks, &response.pauses);
                 response.verdicts.iter().for_each(|verdict| self.judge(&ranks, verdict));
                 for revocation in &response.revocations {
                     let asked = |served: &&Rc<Served>| served.progress().lease == revocation.lease;
@@ -319,8 +379,10 @@ impl Session {
             Box::pin(async move { clients.worker.start_rank(request).await })
         });
         let sent = self.oracle.sends();
+        let sure = self.oracle.holds.sends(&asked.job);
         self.oracle.asks(asked, intent);
         let answer = self.cluster.call((Kind::Changes, patience), call).await;
+        self.oracle.holds.started(sure, &answer);
         if let Ok(started) = &answer {
             self.oracle.granted(asked, intent, started, sent);
             let (g, f) = (started.generation, started.fencing);
@@ -353,6 +415,16 @@ impl Session {
         let _ = self.cluster.call((Kind::Changes, Duration::from_millis(500)), call).await;
     }
 
+    /// Compares what a heartbeat says of a lease with what operators said of its job.
+    fn hear(&self, lease: &wire::Lease, sure: Option<Sure>, response: &wire::HeartbeatResponse) {
+        let mut verdicts = response.verdicts.iter();
+        let ended = verdicts.find(|verdict| verdict.lease.as_ref() == Some(lease));
+        let ended = ended.map(|verdict| WireError::from_message(verdict.error.clone()).kind);
+        let mut pauses = response.pauses.iter();
+        let paused = pauses.find(|pause| pause.lease.as_ref() == Some(lease));
+        self.oracle.holds.beat(sure, ended, paused.map(|pause| pause.note.as_str()));
+    }
+
     /// Passes a verdict on to whoever serves that lease.
     fn judge(&self, ranks: &[Rc<Served>], verdict: &wire::heartbeat_response::Verdict) {
         let Some(lease) = &verdict.lease else {
@@ -366,5 +438,13 @@ impl Session {
                 served.state.borrow_mut().verdict = Some(error);
             }
         }
+    }
+}
+
+/// Ranks of paused jobs get nothing; those of others go on.
+fn pause(ranks: &[Rc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
+    for served in ranks {
+        let lease = served.progress().lease;
+        served.is_paused.set(pauses.iter().any(|pause| pause.lease == lease));
     }
 }

@@ -111,6 +111,16 @@ impl Share {
         Some(begun)
     }
 
+    /// Samples of the list, as far as it was told.
+    pub fn samples_told(&self) -> Option<u64> {
+        self.is_told.then_some(self.samples)
+    }
+
+    /// Samples that are granted and not begun.
+    pub fn ahead(&self) -> u64 {
+        self.samples.saturating_sub(self.started.unwrap_or(0))
+    }
+
     /// Whether the epoch ended for the rank, and everything that it has was begun.
     pub fn has_ended(&self) -> bool {
         self.ended && self.is_complete() && self.list.positions_of(self.step).is_none()

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::{Cursor, EpochPlan, Intent, PlanError, Start, Tail, Token, TokenError};
+use shardfeed_plan::{
+    Cursor, EpochPlan, Intent, PlanError, Sample, SkipCount, Start, Tail, Token, TokenError,
+};
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
 use tokio::time::sleep;
 
@@ -59,6 +61,10 @@ pub struct Run {
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
     pub epochs: Cell<u64>,
+    /// Corrupt records that a rank may skip of an epoch.
+    pub corrupt_budget: u64,
+    /// A rank would have had to skip more.
+    pub is_over_budget: Cell<bool>,
 }
 
 impl Run {
@@ -154,7 +160,15 @@ impl Rank {
             else {
                 return Ok(());
             };
-            let mut seat = Seat { session, serial, served, own: None, began: None };
+            let mut seat = Seat {
+                session,
+                serial,
+                served,
+                own: None,
+                began: None,
+                count: SkipCount::new(self.run.corrupt_budget, 0),
+                skipped: vec![],
+            };
             let ended = match job.identity.is_dynamic() {
                 true => self.take_steps(host, &mut cursor, &mut seat).await,
                 false => self.steps(host, &mut cursor, &mut seat).await,
@@ -235,8 +249,9 @@ impl Rank {
             step: cursor.step(),
             verdict: None,
         };
-        let (asked, state, is_revoked) = (asked.clone(), RefCell::new(state), Cell::new(false));
-        let served = Rc::new(Served { asked, state, is_revoked });
+        let (asked, state) = (asked.clone(), RefCell::new(state));
+        let (is_revoked, is_paused) = (Cell::new(false), Cell::new(false));
+        let served = Rc::new(Served { asked, state, is_revoked, is_paused });
         session.serve(Rc::clone(&served));
         Ok(Some((session, serial, served)))
     }
@@ -258,9 +273,9 @@ impl Rank {
                 return Err(verdict);
             }
             if seat.own.is_none() && host.serial.get() != seat.serial {
-                seat.move_in_process(host, self.rank);
+                seat.move_in_process(host, self);
             }
-            if !self.may_step() {
+            if !self.may_step() || seat.served.is_paused.get() {
                 sleep(LOOK_EVERY).await;
                 continue;
             }
@@ -274,6 +289,8 @@ impl Rank {
             let plan = plan.as_ref().expect("made just before");
             let rows = plan.batch(at.1, self.rank);
             let rows = rows.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()))?;
+            let valid = rows.iter().filter(|row| row.valid).map(|row| row.sample);
+            self.admit(host, seat, at.0, &job.corrupt_in(valid))?;
             let who = (cursor.generation(), self.rank, self.run.world_size);
             host.oracle.delivered(&job.name, who, at, rows);
             cursor.advance(plan.rank_steps(self.rank));
@@ -284,6 +301,29 @@ impl Rank {
             self.consumed(host, cursor);
             sleep(Duration::from_millis(self.step_ms)).await;
         }
+    }
+
+    /// Takes corrupt records of a batch out of it, if that is not too many.
+    pub(super) fn admit(
+        &self,
+        host: &WorkerHost,
+        seat: &mut Seat,
+        epoch: u64,
+        corrupt: &[Sample],
+    ) -> Result<(), WireError> {
+        let (trainer, more) = (&seat.served.asked.trainer, corrupt.len() as u64);
+        let allowed = seat.count.allowed();
+        if let Err(all) = seat.count.admit(epoch, more) {
+            host.oracle.skips.refused(trainer, epoch, more, allowed);
+            self.run.is_over_budget.set(true);
+            let message = format!("{all} corrupt records, and {allowed} are allowed");
+            return Err(WireError::new(ErrorKind::Corrupt, message));
+        }
+        seat.count.add(epoch, more);
+        host.oracle.skips.handed_out(trainer, epoch, more, allowed);
+        seat.skipped.extend(corrupt);
+        seat.session.tell_skipped(&self.run.job, corrupt);
+        Ok(())
     }
 
     /// As ranks that reduce gradients together: none is a step ahead of another.
@@ -336,6 +376,9 @@ pub(super) struct Seat {
     /// The worker in the trainer's own process.
     pub(super) own: Option<Kept>,
     began: Option<(u64, u64)>,
+    count: SkipCount,
+    /// Corrupt records that it met: whoever takes its worker's place tells of them again.
+    skipped: Vec<Sample>,
 }
 
 impl Drop for Seat {
@@ -351,10 +394,13 @@ impl Seat {
     }
 
     /// The host's worker is gone: the trainer's own process does its work, and asks nobody for that.
-    pub(super) fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: u64) {
+    pub(super) fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: &Rank) {
+        let (job, rank) = (&rank.run.job, rank.rank);
         let name = format!("{}-trainer-{rank}-{}", host.name, host.dice.pick(0..1 << 30));
         host.trace.tell(format!("{name} takes over"));
         let kept = host.session(name, true);
+        kept.session.tell_skipped(job, &self.skipped);
+        self.served.is_paused.set(false);
         self.served.state.borrow_mut().fencing = 0;
         self.session.unserve(&self.served);
         self.session = Rc::clone(&kept.session);

@@ -23,12 +23,14 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn run(input: &[u8]) -> String {
-    // With the checksum that it should have, so that what is behind it is reached.
+    // With the length and the checksum that its first segment should have, so that what is behind them is reached.
     let mut file = input.to_vec();
-    let head = b"shardfeed index 3\n".len();
-    if file.len() > head + 4 && file[0] == b's' {
-        let sum = crc32c::crc32c(&file[head + 4..]);
-        file[head..head + 4].copy_from_slice(&sum.to_le_bytes());
+    let (magic, body) = (b"shardfeed index 4\n".len(), b"shardfeed index 4\n".len() + 12);
+    if file.len() > body && file[0] == b's' {
+        let length = file.len() - body;
+        file[magic + 4..body].copy_from_slice(&(length as u64).to_le_bytes());
+        let sum = crc32c::crc32c(&file[magic + 4..]);
+        file[magic..magic + 4].copy_from_slice(&sum.to_le_bytes());
     }
     let Some((entries, again)) = kept_again(&file) else {
         return "nothing".to_owned();

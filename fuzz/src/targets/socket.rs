@@ -27,7 +27,7 @@ fn frame(message: &ToWorker) -> Vec<u8> {
 
 fn seeds() -> Vec<Vec<u8>> {
     let preamble = [&b"shardfeed"[..], &[1, 1], &[0; 5]].concat();
-    let message = |message| ToWorker { message: Some(message) };
+    let message = |message| ToWorker { message: Some(message), ..ToWorker::default() };
     let hello = frame(&message(to_worker::Message::Hello(Hello {
         trainer: "t".to_owned(),
         ..Hello::default()

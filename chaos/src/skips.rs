@@ -1,0 +1,238 @@
+//! Corrupt records that trainers were not given: told by workers, counted by coordinators, bounded by each
+//! rank's budget. It counts from what trainers met.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardfeed_plan::{Mode, Sample, Tail};
+use shardfeed_proto::coordinator::v1 as wire;
+
+use crate::breach::Breaches;
+use crate::world::catalog::JobFacts;
+
+/// What was met, told, and listed.
+#[derive(Debug)]
+pub struct Skips {
+    breaches: Breaches,
+    seen: RefCell<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Records that somebody told of, by job.
+    told: BTreeMap<String, BTreeSet<Sample>>,
+    /// Those whose report was answered.
+    known: BTreeMap<String, BTreeSet<Sample>>,
+    /// Records that a start of a rank was not given of an epoch.
+    skipped: BTreeMap<(String, u64), u64>,
+    counted: BTreeMap<&'static str, u64>,
+}
+
+impl Skips {
+    /// Nothing was met yet.
+    pub fn new(breaches: Breaches) -> Self {
+        Self { breaches, seen: RefCell::default() }
+    }
+
+    /// What was seen so often.
+    pub fn counted(&self) -> BTreeMap<&'static str, u64> {
+        self.seen.borrow().counted.clone()
+    }
+
+    /// A report is about to be sent.
+    pub fn tells(&self, job: &str, records: &BTreeSet<Sample>) {
+        let mut seen = self.seen.borrow_mut();
+        seen.told.entry(job.to_owned()).or_default().extend(records);
+        *seen.counted.entry("skip-reports").or_default() += 1;
+    }
+
+    /// A report was answered.
+    pub fn knows(&self, job: &str, records: &BTreeSet<Sample>) {
+        self.seen.borrow_mut().known.entry(job.to_owned()).or_default().extend(records);
+    }
+
+    /// A trainer was handed a batch out of which `skipped` records were left.
+    /// - `allowed`: of an epoch, since it started.
+    pub fn handed_out(&self, trainer: &str, epoch: u64, skipped: u64, allowed: u64) {
+        let mut seen = self.seen.borrow_mut();
+        let of_epoch = seen.skipped.entry((trainer.to_owned(), epoch)).or_default();
+        *of_epoch += skipped;
+        let all = *of_epoch;
+        self.breaches.check(skipped == 0 || all <= allowed, "I20", || {
+            format!("trainer {trainer} skipped {all} records of epoch {epoch}, allowed {allowed}")
+        });
+        *seen.counted.entry("records-skipped").or_default() += skipped;
+    }
+
+    /// A trainer refused a batch, as too much would have been skipped with it.
+    pub fn refused(&self, trainer: &str, epoch: u64, skipped: u64, allowed: u64) {
+        let mut seen = self.seen.borrow_mut();
+        let before = seen.skipped.get(&(trainer.to_owned(), epoch)).copied().unwrap_or(0);
+        self.breaches.check(before + skipped > allowed, "I20", || {
+            format!("trainer {trainer} refuses record {before} + {skipped} of {allowed} allowed")
+        });
+        *seen.counted.entry("budgets-refused").or_default() += 1;
+    }
+
+    /// An epoch of a job is about to be asked for.
+    /// - Returns what [`Skips::listed`] compares the answer with.
+    pub fn asks(&self, job: &str) -> BTreeSet<Sample> {
+        self.seen.borrow().known.get(job).cloned().unwrap_or_default()
+    }
+
+    /// An epoch was answered for, with the records that count as skipped in it.
+    /// - `known`: what had been told and answered before it was asked for.
+    pub fn listed(&self, job: &JobFacts, known: &BTreeSet<Sample>, epoch: &wire::Epoch) {
+        let mut seen = self.seen.borrow_mut();
+        let (name, number, records) = (&job.name, epoch.epoch, &epoch.skipped_records);
+        let sample = |record: &wire::SkippedRecord| Sample {
+            shard: record.shard as u32,
+            ordinal: record.ordinal,
+        };
+        let listed: BTreeSet<Sample> = records.iter().map(sample).collect();
+        let is_once = listed.len() == records.len() && records.len() as u64 == epoch.skipped;
+        self.breaches.check(is_once, "I20", || {
+            let skipped = epoch.skipped;
+            format!("epoch {number} of {name} has {skipped} skipped, and lists {records:?}")
+        });
+        let told = seen.told.get(name).cloned().unwrap_or_default();
+        let as_met = |record: &&wire::SkippedRecord| {
+            let met = job.corrupt.get(&sample(record)).filter(|_| told.contains(&sample(record)));
+            met.is_some_and(|(path, offset, reason)| {
+                record.path.ends_with(path.as_str())
+                    && (record.offset, &record.reason) == (*offset, reason)
+            })
+        };
+        let other = records.iter().find(|record| !as_met(record));
+        self.breaches.check(other.is_none(), "I20", || {
+            format!("epoch {number} of {name} lists {other:?}, which nobody told of so")
+        });
+        *seen.counted.entry("skips-listed").or_default() += records.len() as u64;
+        if epoch.state() != wire::EpochState::Sealed {
+            return;
+        }
+        let missing = known.iter().find(|known| {
+            let counts = match (job.identity.mode, job.identity.tail) {
+                (Mode::Deterministic, _) => job.delivers(number, **known),
+                (Mode::Dynamic, tail) => tail == Tail::Uneven,
+            };
+            counts && !listed.contains(known)
+        });
+        self.breaches.check(missing.is_none(), "I20", || {
+            format!("epoch {number} of {name} is over, and lacks {missing:?} of {records:?}")
+        });
+        let extra = listed.iter().find(|listed| {
+            job.identity.mode == Mode::Deterministic && !job.delivers(number, **listed)
+        });
+        self.breaches.check(extra.is_none(), "I20", || {
+            format!("epoch {number} of {name} lists {extra:?}, which its tail drops")
+        });
+        let wire::Epoch { total, delivered, dropped, skipped, lost, .. } = *epoch;
+        let is_whole = delivered + dropped + skipped == total && lost == 0;
+        self.breaches.check(is_whole && total == job.samples(), "I20", || {
+            format!(
+                "epoch {number} of {name} is over with {total} samples: {delivered} delivered, {dropped} \
+                 dropped, {skipped} skipped, {lost} lost"
+            )
+        });
+        *seen.counted.entry("epochs-listed").or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::dice::Dice;
+    use crate::world::catalog::Catalog;
+
+    struct Fixture {
+        breaches: Breaches,
+        skips: Skips,
+        job: Rc<JobFacts>,
+        corrupt: BTreeSet<Sample>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let breaches = Breaches::default();
+            let manifest = Catalog::new(&Dice::new(1, 0)).manifest();
+            let job = JobFacts::new("job", "images", &manifest, Tail::Pad, 1);
+            let corrupt: BTreeSet<Sample> = job.corrupt.keys().copied().collect();
+            assert!(corrupt.len() > 2);
+            Self { skips: Skips::new(breaches.clone()), breaches, job, corrupt }
+        }
+
+        fn epoch(&self, of: impl IntoIterator<Item = Sample>) -> wire::Epoch {
+            let record = |sample| {
+                let (path, offset, reason) = self.job.corrupt[&sample].clone();
+                let (shard, ordinal) = (sample.shard.into(), sample.ordinal);
+                wire::SkippedRecord { shard, ordinal, offset, reason, path }
+            };
+            let skipped_records: Vec<_> = of.into_iter().map(record).collect();
+            let (total, skipped) = (self.job.samples(), skipped_records.len() as u64);
+            wire::Epoch {
+                state: wire::EpochState::Sealed.into(),
+                total,
+                delivered: total - skipped,
+                skipped,
+                skipped_records,
+                ..wire::Epoch::default()
+            }
+        }
+
+        /// Everything corrupt is known, and an epoch is listed.
+        fn breach(&self, epoch: &wire::Epoch) -> Option<&'static str> {
+            self.skips.tells("job", &self.corrupt);
+            self.skips.knows("job", &self.corrupt);
+            self.skips.listed(&self.job, &self.skips.asks("job"), epoch);
+            self.breaches.first().map(|breach| breach.id)
+        }
+    }
+
+    #[test]
+    fn each_record_is_listed_once_as_it_was_told() {
+        let right = Fixture::new();
+        assert_eq!(right.breach(&right.epoch(right.corrupt.clone())), None);
+
+        let missing = Fixture::new();
+        let all_but_one = missing.corrupt.iter().skip(1).copied();
+        assert_eq!(missing.breach(&missing.epoch(all_but_one)), Some("I20"));
+
+        let twice = Fixture::new();
+        let again = twice.corrupt.iter().chain(&twice.corrupt).copied();
+        assert_eq!(twice.breach(&twice.epoch(again)), Some("I20"));
+
+        let moved = Fixture::new();
+        let mut epoch = moved.epoch(moved.corrupt.clone());
+        epoch.skipped_records[0].offset += 1;
+        assert_eq!(moved.breach(&epoch), Some("I20"));
+
+        let lost = Fixture::new();
+        let mut epoch = lost.epoch(lost.corrupt.clone());
+        (epoch.delivered, epoch.lost) = (epoch.delivered - 1, 1);
+        assert_eq!(lost.breach(&epoch), Some("I20"));
+
+        let untold = Fixture::new();
+        let epoch = untold.epoch(untold.corrupt.clone());
+        untold.skips.listed(&untold.job, &BTreeSet::new(), &epoch);
+        assert_eq!(untold.breaches.first().map(|breach| breach.id), Some("I20"));
+    }
+
+    #[test]
+    fn a_budget_is_of_one_start_and_one_epoch() {
+        let fixture = Fixture::new();
+        fixture.skips.handed_out("t", 0, 2, 2);
+        fixture.skips.handed_out("t", 1, 2, 2);
+        fixture.skips.handed_out("u", 0, 2, 2);
+        fixture.skips.refused("t", 0, 1, 2);
+        assert_eq!(fixture.breaches.first(), None);
+        fixture.skips.handed_out("t", 1, 1, 2);
+        assert_eq!(fixture.breaches.first().map(|breach| breach.id), Some("I20"));
+
+        let early = Fixture::new();
+        early.skips.refused("t", 0, 1, 1);
+        assert_eq!(early.breaches.first().map(|breach| breach.id), Some("I20"));
+    }
+}

@@ -1,0 +1,68 @@
+//! A person who pauses jobs, cancels them and lets them go on, at any time.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use shardfeed_proto::coordinator::v1 as wire;
+use tokio::time::sleep;
+
+use crate::holds::Held;
+use crate::world::admin::Admin;
+use crate::world::client::{Call, Cluster, Kind};
+
+/// Whoever holds a job wants to know what came of it.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+impl Admin {
+    /// Holds one job after the other while things go wrong; in the end all go on.
+    pub(super) async fn operate(self: Rc<Self>, cluster: Rc<Cluster>) {
+        loop {
+            sleep(Duration::from_millis(self.dice.pick(300..1_800))).await;
+            if self.is_calm.get() {
+                continue;
+            }
+            let job = self.dice.one(&self.jobs).expect("there are jobs").name.clone();
+            let first = match self.dice.chance(65) {
+                true => wire::Hold::Paused,
+                false => wire::Hold::Cancelled,
+            };
+            self.hold(&cluster, &job, first).await;
+            self.wait_while_faulty(self.dice.pick(100..3_000)).await;
+            // A paused one may be cancelled; a cancelled one is not paused.
+            if self.dice.chance(30) && !self.is_calm.get() {
+                let second = match (first, self.dice.chance(70)) {
+                    (wire::Hold::Paused, true) => wire::Hold::Cancelled,
+                    _ => wire::Hold::Paused,
+                };
+                self.hold(&cluster, &job, second).await;
+                self.wait_while_faulty(self.dice.pick(100..1_000)).await;
+            }
+            self.hold(&cluster, &job, wire::Hold::None).await;
+        }
+    }
+
+    async fn wait_while_faulty(&self, ms: u64) {
+        for _ in 0..ms / 20 {
+            if !self.is_calm.get() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    async fn hold(&self, cluster: &Rc<Cluster>, job: &str, hold: wire::Hold) {
+        let reason = format!("reason {}", self.dice.pick(0..1 << 20));
+        let held = (hold != wire::Hold::None).then(|| Held { hold, reason: reason.clone() });
+        self.trace.tell(format!("operator: {job} {}", hold.as_str_name()));
+        let name = job.to_owned();
+        let call: Call<wire::HoldJobResponse> = Rc::new(move |mut clients, context| {
+            let (job, reason) = (name.clone(), reason.clone());
+            let request = wire::HoldJobRequest { context, job, hold: hold.into(), reason };
+            Box::pin(async move { clients.admin.hold_job(request).await })
+        });
+        self.oracle.holds.says(job);
+        let answer = cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ());
+        let said = answer.as_ref().map_or_else(ToString::to_string, |()| "done".into());
+        self.trace.tell(format!("operator: {job} {}: {said}", hold.as_str_name()));
+        self.oracle.holds.said(job, held, &answer);
+    }
+}
