@@ -1,8 +1,9 @@
 //! Batches on a device, as Python sees them.
 
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
-use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_device::{
@@ -12,6 +13,7 @@ use shardfeed_embedded::{LoadError, Loader};
 use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 
+use crate::changes::Made;
 use crate::dlpack::{Export, Place, wishes};
 use crate::errors::named;
 
@@ -53,22 +55,34 @@ fn parts(columns: &[ColumnData], valid: BufferRange) -> Vec<BufferRange> {
 pub(crate) struct Lent {
     batch: DeviceBatch,
     address: u64,
+    made: Arc<Made>,
 }
 
 /// Puts a batch on its way to the device, if it is not, and takes it there. Until it is done nothing is
 /// consumed.
-pub(crate) fn lend(device: &Device, batch: &mut Batch) -> Result<(), LoadError> {
+/// - `made`: what columns are there.
+/// - `patience`: how long to wait for a slot of the device at most.
+/// - Returns false if there is none yet: to be called again, with the same batch.
+pub(crate) fn lend(
+    device: &Device,
+    made: &Arc<Made>,
+    batch: &mut Batch,
+    patience: Duration,
+) -> Result<bool, LoadError> {
     let failed = |error: DeviceError| LoadError::Device(error.to_string());
     if batch.slot.companion().is_none() {
         let work = device.prepare(&mut batch.slot, &parts(&batch.columns, batch.valid));
         device.stage(work);
     }
     let companion = batch.slot.companion().take().expect("it was prepared");
-    let batch_there =
-        companion.downcast::<DeviceBatch>().expect("nobody else puts something there");
-    let address = batch_there.lend().map_err(failed)?;
-    *batch.slot.companion() = Some(Box::new(Lent { batch: *batch_there, address }));
-    Ok(())
+    let mut there = companion.downcast::<DeviceBatch>().expect("nobody else puts something there");
+    let Some(address) = there.lend(patience).map_err(failed)? else {
+        *batch.slot.companion() = Some(there);
+        return Ok(false);
+    };
+    *batch.slot.companion() =
+        Some(Box::new(Lent { batch: *there, address, made: Arc::clone(made) }));
+    Ok(true)
 }
 
 /// What [`lend`] left with the slot.
@@ -97,13 +111,15 @@ pub(crate) fn arrays(
     rows: usize,
 ) -> Vec<(Option<usize>, DeviceArray)> {
     let on_device = columns.iter().enumerate().filter(|(_, column)| goes(&column.kind));
-    let kinds = on_device.map(|(index, column)| (Some(index), Some(&column.kind)));
+    let kinds = on_device
+        .map(|(index, column)| (Some(index), Some(lent.made.get(&index).unwrap_or(&column.kind))));
     let places = lent.batch.places().iter();
     let array = |((index, kind), place): ((Option<usize>, Option<&ColumnKind>), &BufferRange)| {
         let dtype = kind.map_or(Dtype::Bool, ColumnKind::dtype);
         let shape = kind.map_or(vec![rows], |kind| shape(kind, rows, place.len));
         let shape = shape.into_iter().map(|size| size as i64).collect();
-        (index, DeviceArray { lent: Arc::clone(lent), place: *place, dtype, shape })
+        let lent = Arc::clone(lent);
+        (index, DeviceArray { lent, place: *place, dtype, shape, stream: None })
     };
     kinds.chain([(None, None)]).zip(places).map(array).collect()
 }
@@ -133,13 +149,30 @@ pub(crate) struct DeviceArray {
     place: BufferRange,
     dtype: Dtype,
     shape: Vec<i64>,
+    /// The only stream that it is worked with on, as DLPack numbers it, if that was said.
+    stream: Option<i64>,
 }
 
 impl DeviceArray {
     fn ordinal(&self) -> usize {
         self.lent.batch.device().ordinal()
     }
+
+    fn address(&self) -> u64 {
+        self.lent.address + self.place.start as u64
+    }
+
+    /// What is queued on this stream from here on comes after the copy, and before the slot's next use.
+    fn read(&self, py: Python<'_>, stream: ConsumerStream) -> Result<(), DeviceError> {
+        py.detach(|| self.lent.batch.read(stream))
+    }
 }
+
+/// `CU_STREAM_LEGACY`.
+const LEGACY: i64 = 1;
+
+/// What `__cuda_array_interface__` says of an array: that it may be written.
+const READ_ONLY: bool = false;
 
 #[pymethods]
 impl DeviceArray {
@@ -187,15 +220,58 @@ impl DeviceArray {
         };
         let stream = ConsumerStream::from_dlpack(stream).map_err(|error| refused(&error))?;
         let export = Export {
-            address: self.lent.address + self.place.start as u64,
+            address: self.address(),
             place: Place::Cuda(self.ordinal()),
             dtype: self.dtype,
             shape: self.shape.clone(),
             keeper: Arc::clone(&self.lent),
         };
         let capsule = export.capsule(py, &wishes)?;
-        py.detach(|| self.lent.batch.read(stream)).map_err(|error| refused(&error))?;
+        self.read(py, stream).map_err(|error| refused(&error))?;
         Ok(capsule)
+    }
+
+    /// The same array for work on this stream alone, for those who take arrays by `__cuda_array_interface__`: it names
+    /// this stream there. 1 and 2 are the default streams, else a `CUstream`, which must live until what was made of
+    /// the array is gone.
+    fn for_stream(&self, stream: i64) -> PyResult<Self> {
+        match ConsumerStream::from_dlpack(Some(stream)) {
+            Ok(known) if known != ConsumerStream::Unknown => {}
+            Ok(_) => return Err(PyValueError::new_err("stream=-1 is no stream")),
+            Err(error) => return Err(PyValueError::new_err(error.to_string())),
+        }
+        let Self { lent, place, dtype, shape, .. } = self;
+        let (lent, shape) = (Arc::clone(lent), shape.clone());
+        Ok(Self { lent, place: *place, dtype: *dtype, shape, stream: Some(stream) })
+    }
+
+    /// As CuPy, Numba and others take it, version 3. Its stream is that of `for_stream`, else the legacy default stream,
+    /// which then comes after the copy: whoever takes it lets its own come after that. Nobody says which stream that is,
+    /// so such a batch is used again when nothing runs on the device that was begun before it was given back.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Some(kind) = type_text(self.dtype) else {
+            // Whoever asks whether there is one hears that there is none.
+            let message =
+                format!("{} has no name in __cuda_array_interface__; use DLPack", self.dtype);
+            return Err(PyAttributeError::new_err(message));
+        };
+        let failed = |error: DeviceError| device_error(py, &error);
+        let number = self.stream.unwrap_or(LEGACY);
+        let stream = ConsumerStream::from_dlpack(Some(number)).map_err(failed)?;
+        self.read(py, stream).map_err(failed)?;
+        if self.stream.is_none() {
+            self.read(py, ConsumerStream::Unknown).map_err(failed)?;
+        }
+        let address = if self.place.len == 0 { 0 } else { self.address() };
+        let dict = PyDict::new(py);
+        dict.set_item("shape", self.shape(py)?)?;
+        dict.set_item("typestr", kind)?;
+        dict.set_item("data", (address, READ_ONLY))?;
+        dict.set_item("strides", py.None())?;
+        dict.set_item("stream", number)?;
+        dict.set_item("version", 3)?;
+        Ok(dict)
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -211,6 +287,24 @@ impl DeviceArray {
             self.device()
         )
     }
+}
+
+/// A type as numpy's array interface names it; not all have a name there.
+fn type_text(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::Bool => "|b1",
+        Dtype::Uint8 => "|u1",
+        Dtype::Int8 => "|i1",
+        Dtype::Uint16 => "<u2",
+        Dtype::Int16 => "<i2",
+        Dtype::Uint32 => "<u4",
+        Dtype::Int32 => "<i4",
+        Dtype::Int64 => "<i8",
+        Dtype::Float16 => "<f2",
+        Dtype::Float32 => "<f4",
+        Dtype::Float64 => "<f8",
+        Dtype::Bfloat16 | Dtype::Bytes => return None,
+    })
 }
 
 /// The exception for a device that does not work.

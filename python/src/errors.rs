@@ -74,6 +74,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Conflict => "ConflictError",
         ErrorKind::Superseded => "SupersededError",
         ErrorKind::Cancelled => "JobCancelledError",
+        ErrorKind::Denied => "DeniedError",
         ErrorKind::Fenced => "FencedError",
         ErrorKind::Retry
         | ErrorKind::NotLeader

@@ -9,6 +9,7 @@ mod errors;
 mod buffer;
 mod dlpack;
 
+mod changes;
 mod device;
 
 mod batch;

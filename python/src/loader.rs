@@ -17,6 +17,7 @@ use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
 use crate::batch::NativeBatch;
+use crate::changes::{Changes, Made};
 use crate::device::{self, Ahead, device_error, lend};
 use crate::errors::{load_error, named};
 
@@ -42,6 +43,8 @@ pub(crate) struct NativeLoader {
     loader: Arc<Mutex<Option<Loader>>>,
     /// Where batches are to be, if not on the host.
     device: Option<Device>,
+    /// What columns are there.
+    made: Arc<Made>,
     with_provenance: bool,
     process: u32,
 }
@@ -105,14 +108,14 @@ fn watched<T: Send>(
 ) -> PyResult<T> {
     let mut interrupt = None;
     let mut bar = ScanBar::new();
-    let mut progress = |state: &OpenProgress| {
-        bar.show(state);
-        match Python::attach(|py| py.check_signals()) {
-            Ok(()) => true,
-            Err(error) => {
-                interrupt = Some(error);
-                false
-            }
+    let mut progress = |state: &OpenProgress| match bar
+        .show(state)
+        .and_then(|()| Python::attach(|py| py.check_signals()))
+    {
+        Ok(()) => true,
+        Err(error) => {
+            interrupt = Some(error);
+            false
         }
     };
     let result = py.detach(|| call(&mut progress));
@@ -130,23 +133,38 @@ impl NativeLoader {
     fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let ordinal: Option<usize> = optional(options, "device")?;
         let with_provenance = optional(options, "provenance")?.unwrap_or(false);
+        let on_device = match optional::<String>(options, "device_operators")? {
+            Some(text) => operators(py, "device_operators", &text)?,
+            None => vec![],
+        };
         let options = loader_options(py, options)?;
         // Before anything is read: without a device all that would be for nothing.
         let device = py.detach(|| ordinal.map(Device::open).transpose());
         let device = device.map_err(|error| device_error(py, &error))?;
         let loader = watched(py, |progress| shardfeed_embedded::open(options, progress))?;
+        let (columns, rows) = (loader.schema().columns(), loader.options().batch_size);
+        let Changes { changes, made } = Changes::of(&on_device, columns, rows)
+            .map_err(|message| named(py, "ConfigError", &message))?;
         let loader = Arc::new(Mutex::new(Some(loader)));
         if let Some(device) = &device {
+            if !changes.is_empty() {
+                let changed = py.detach(|| device.change(changes));
+                changed.map_err(|error| device_error(py, &error))?;
+            }
             device.follow(Box::new(Ahead(Arc::downgrade(&loader))));
         }
-        Ok(Self { loader, device, with_provenance, process: std::process::id() })
+        let made = Arc::new(made);
+        Ok(Self { loader, device, made, with_provenance, process: std::process::id() })
     }
 
     /// The next batch of `epoch`, or `None` if the loader stands in another one.
     fn next(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<NativeBatch>> {
         let device = self.device.as_ref();
         device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
-        let mut prepare = |batch: &mut Batch| device.map_or(Ok(()), |device| lend(device, batch));
+        // A GPU may be busy for ever: the wait for it, too, is one that a signal ends.
+        let mut prepare = |batch: &mut Batch| {
+            device.map_or(Ok(true), |device| lend(device, &self.made, batch, SIGNALS_EVERY))
+        };
         loop {
             let next = self.with(py, |loader| {
                 if loader.cursor().epoch() != epoch {
@@ -168,9 +186,13 @@ impl NativeLoader {
         }
     }
 
-    /// Columns in the order of a batch's.
+    /// Columns in the order of a batch's, as they are where batches are.
     fn columns(&self, py: Python<'_>) -> PyResult<Vec<ColumnTuple>> {
-        self.with(py, |loader| Ok(loader.schema().columns().iter().map(column_tuple).collect()))
+        let mut columns = self.with(py, |loader| Ok(loader.schema().columns().to_vec()))?;
+        for (place, kind) in &*self.made {
+            columns[*place].1 = kind.clone();
+        }
+        Ok(columns.iter().map(column_tuple).collect())
     }
 
     /// Steps of the whole epoch for this rank, if they are known.
@@ -482,11 +504,16 @@ fn record_spec<'py>(
         }
     };
     let text: String = get("operators")?.extract()?;
-    let operators: Vec<Operator> = serde_json::from_str(&text)
-        .map_err(|error| named(py, "ConfigError", &format!("operators: {error}")))?;
+    let operators = operators(py, "operators", &text)?;
     let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
     let is_raw = parse.is_none() && operators.is_empty() && outputs.is_none();
     Ok((!is_raw).then_some(RecordSpec { parse, operators, outputs }))
+}
+
+/// Operators as Python gives them.
+fn operators(py: Python<'_>, option: &str, text: &str) -> PyResult<Vec<Operator>> {
+    serde_json::from_str(text)
+        .map_err(|error| named(py, "ConfigError", &format!("{option}: {error}")))
 }
 
 fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {
@@ -513,15 +540,16 @@ impl ScanBar {
         Self { begun: Instant::now(), bar: None, told: String::new() }
     }
 
-    fn show(&mut self, progress: &OpenProgress) {
+    /// # Errors  A signal's, which came while Python's logging was told.
+    fn show(&mut self, progress: &OpenProgress) -> PyResult<()> {
         let (note, state) = (&progress.note, &progress.scan);
         let is_waiting = !note.is_empty() && self.begun.elapsed() >= BAR_AFTER;
         if is_waiting && self.told.is_empty() {
             self.told.clone_from(note);
-            warn(note);
+            warn(note)?;
         }
         if state.stage == ScanStage::Done || self.begun.elapsed() < BAR_AFTER {
-            return;
+            return Ok(());
         }
         let bar = self.bar.get_or_insert_with(|| {
             let style = ProgressStyle::with_template(
@@ -540,6 +568,7 @@ impl ScanBar {
             ScanStage::Listing => "asking the store for its files".to_owned(),
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
+        Ok(())
     }
 
     fn clear(&self) {
@@ -550,11 +579,16 @@ impl ScanBar {
 }
 
 /// Says through Python's logging what is waited for.
-fn warn(note: &str) {
-    let told = Python::attach(|py| {
+///
+/// # Errors  KeyboardInterrupt and its like, which Python raises in whatever it runs next: this.
+fn warn(note: &str) -> PyResult<()> {
+    Python::attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("shardfeed",))?;
-        logger.call_method1("warning", (format!("{note}; waiting"),)).map(drop)
-    });
-    // A log that does not take it must not end the wait.
-    let _ = told;
+        let told = logger.call_method1("warning", (format!("{note}; waiting"),));
+        match told {
+            // A log that does not take it must not end the wait.
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyException>(py) => Ok(()),
+            told => told.map(drop),
+        }
+    })
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import uuid
 import zlib
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import cluster
 import numpy as np
+import on_standin
 import pytest
 
 import shardfeed as sf
+
+# Who was started in the background ignores it, and so would trainers that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from stores import S3, Proxy
@@ -67,6 +72,7 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
 #: The files whose tests run in every way: the batches must be the same.
 IN_EVERY_WAY = (
     "test_loader", "test_columns", "test_operators", "test_images", "test_bad_input", "test_corrupt", "test_device",
+    "test_device_operators",
 )  # fmt: skip
 WAYS = ("embedded", "cluster", "killed")
 
@@ -145,6 +151,20 @@ def relaunch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     ended here beside some that may have gone further."""
     run, launched = os.environ.get("SHARDFEED_RUN_ID", "run"), itertools.count(1)
     return lambda: monkeypatch.setenv("SHARDFEED_RUN_ID", f"{run}-{next(launched)}")
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-in for a GPU's driver."""
+    return on_standin.build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, standin: Path, dataset: Dataset) -> Callable[..., on_standin.Ended]:
+    """Runs a program with it, over the files."""
+    return lambda code, *more, **variables: on_standin.Ended(
+        tmp_path, standin, dataset.pattern, code, *more, **variables
+    )
 
 
 @pytest.fixture

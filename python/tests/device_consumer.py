@@ -6,7 +6,10 @@ With the stand-in for the driver (worker/device/tests/standin), which has `stand
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import numpy as np
 CUDA = ctypes.CDLL("libcuda.so.1")
 CUDA.cuMemFree_v2.argtypes = [ctypes.c_uint64]
 CUDA.cuMemcpyDtoHAsync_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+CUDA.cuMemcpyDtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 CUDA.standin_work.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint]
 
 API = ctypes.pythonapi
@@ -27,6 +31,25 @@ API.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 def call(function: str, *arguments: Any) -> None:
     code = getattr(CUDA, function)(*arguments)
     assert code == 0, f"{function}: {code}"
+
+
+def names_of_threads() -> list[str]:
+    """Of this process; one that has just ended has none."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found.append((task / "comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+def wait_for_the_thread() -> None:
+    """Waits until the thread of a loader has ended that nobody has any more, and with it what it has of the device."""
+    deadline = time.monotonic() + 20
+    while "shardfeed-gpu" in names_of_threads():
+        assert time.monotonic() < deadline, "the device's thread does not end"
+        time.sleep(0.001)
 
 
 class Stream:
@@ -47,12 +70,24 @@ class Stream:
         """Queues something that reads so many bytes for so long."""
         call("standin_work", self.handle, address, size, microseconds)
 
+    def copies(self, to: int, from_: int, size: int) -> None:
+        """Queues a copy within the device."""
+        call("cuMemcpyDtoDAsync_v2", to, from_, size, self.handle)
+
     def read(self, address: int, size: int) -> bytes:
         """What is there after everything that was queued."""
         copy = ctypes.create_string_buffer(max(size, 1))
         call("cuMemcpyDtoHAsync_v2", copy, address, size, self.handle)
         call("cuStreamSynchronize", self.handle)
         return copy.raw[:size]
+
+    def follows(self, other: int) -> None:
+        """What is queued here from here on comes after what is queued on another stream."""
+        event = ctypes.c_void_p()
+        call("cuEventCreate", ctypes.byref(event), 2)
+        call("cuEventRecord", event, ctypes.c_void_p(other))
+        call("cuStreamWaitEvent", self.handle, event, 0)
+        call("cuEventDestroy_v2", event)
 
     def close(self) -> None:
         call("cuStreamSynchronize", self.handle)
@@ -107,7 +142,8 @@ class Taken:
 
     @property
     def dtype(self) -> Any:
-        kind = {0: "i", 1: "u", 2: "f", 6: "b"}[self.tensor.code]
+        # numpy has no bfloat16: its bits.
+        kind = {0: "i", 1: "u", 2: "f", 4: "u", 6: "b"}[self.tensor.code]
         return np.dtype(f"{kind}{self.tensor.bits // 8}")
 
     @property
@@ -150,16 +186,69 @@ class FakeTensor:
         call("cuMemFree_v2", self.address)
 
 
+class FakeView:
+    """A `torch.Tensor` that views a capsule's memory, which it lets go of when nobody has it any more."""
+
+    def __init__(self, array: Any, stream: Stream) -> None:
+        assert array.__dlpack_device__() == (2, 0)
+        # As torch asks: its current stream, and a capsule of DLPack 1.
+        self._taken = Taken(array.__dlpack__(stream=stream.number, max_version=(1, 0)))
+        assert self._taken.is_versioned
+        self.shape, self.dtype, self.size = self._taken.shape, self._taken.dtype, self._taken.size
+
+    def data_ptr(self) -> int:
+        return int(self._taken.tensor.data)
+
+    def on_host(self, stream: Stream) -> Any:
+        return np.frombuffer(stream.read(self.data_ptr(), self.size), dtype=self.dtype).reshape(self.shape)
+
+    def __del__(self) -> None:
+        self._taken.close()
+
+
 def fake_torch(stream: Stream) -> types.ModuleType:
     """A module `torch` whose current stream is this one. The real one needs a GPU for its own memory there."""
     torch: Any = types.ModuleType("torch")
     torch.__version__ = "0"
     torch.empty = lambda shape, dtype, device: FakeTensor(shape, dtype)
     torch.from_numpy = lambda array: array
-    for name in ("bool", "uint8", "int32", "int64", "float32"):
+    torch.from_dlpack = lambda array: FakeView(array, stream)
+    for name in ("bool", "uint8", "int32", "int64", "float16", "float32"):
         setattr(torch, name, name)
     torch.cuda = types.SimpleNamespace(
         is_initialized=lambda: False,
         current_stream=lambda device: types.SimpleNamespace(cuda_stream=stream.number),
     )
     return torch
+
+
+def fake_jax(x64: bool = True) -> types.ModuleType:
+    """A module `jax`: names a stream that only its events are on, works on another one, lets go of what it copies on a
+    thread of its own as soon as the copy is queued, and says that it is done when it is asked."""
+    jax: Any = types.ModuleType("jax")
+    events, compute = Stream(), Stream()
+
+    def from_dlpack(array: Any, copy: bool) -> FakeTensor:
+        assert copy and array.__dlpack_device__() == (2, 0)
+        taken = Taken(array.__dlpack__(stream=events.number))
+        assert not taken.is_versioned, "JAX knows the old capsule"
+        made = FakeTensor(taken.shape, taken.dtype)
+        compute.follows(events.number)
+        if made.size > 0:
+            compute.copies(made.address, taken.tensor.data, made.size)
+        thread = threading.Thread(target=taken.close)
+        thread.start()
+        thread.join()
+        return made
+
+    def block_until_ready(arrays: Any) -> Any:
+        call("cuStreamSynchronize", compute.handle)
+        return arrays
+
+    def close() -> None:
+        events.close(), compute.close()
+
+    jax.config = types.SimpleNamespace(jax_enable_x64=x64)
+    jax.dlpack = types.SimpleNamespace(from_dlpack=from_dlpack)
+    jax.block_until_ready, jax.close, jax.compute = block_until_ready, close, compute
+    return jax

@@ -116,6 +116,27 @@ def test_a_dataset_is_registered_with_its_policy(running: Cluster, dataset: Data
     assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))
 
 
+def test_a_list_of_whole_files_is_a_dataset_without_anything_to_skip(
+    running: Cluster, where: dict[str, Any], dataset: Dataset, tmp_path: Path
+) -> None:
+    flip(dataset.file(2), record_offsets(dataset.file(2))[17] + 1)
+    damage(dataset, [(4, 3)])
+    out = tmp_path / "whole.txt"
+    verify = [str(BINARY), "dataset", "verify", "--exclude", str(out), dataset.pattern]
+    assert subprocess.run(verify, capture_output=True, timeout=60).returncode == 1
+    whole = {number for number in dataset.ids if number // 1000 not in (2, 4)}
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    added = ask(running, "dataset", "add", name, f"@{out}")
+    assert (added["records"], added["shard_count"]) == (len(whole), 6), added
+    features = {"id": sf.FixedLenFeature((), "int64")}
+    options: dict[str, Any] = {"features": features, "batch_size": 4, "tail": "pad"} | where
+    # By its name, and by the list, which is the same content and so the same job.
+    for named in ({"dataset": name}, {"files": f"@{out}"}):
+        with sf.Loader(**named, **options | {"run": uuid.uuid4().hex}) as each:
+            got = [int(number) for batch in each for number in batch["id"][batch.valid]]
+            assert each.skipped == [] and sorted(got) == sorted(whole)
+
+
 @pytest.mark.parametrize("tail", ["uneven", "pad"])
 def test_a_dynamic_job_skips_as_well(
     running: Cluster, where: dict[str, Any], dataset: Dataset, tail: str

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shardfeed as sf
+from shardfeed import operators as op
 
 
 @pytest.fixture
@@ -147,6 +148,44 @@ def test_sequence_examples(tmp_path: Path) -> None:
     assert batch["frame"][2].tolist() == [[0.0, 0.5], [1.0, 1.5]]
     assert batch["tokens"].tolist() == [[], [[]], [[], [0]]]
     assert batch["names"].tolist() == [[], [[b"z"]], [[b"z"], [b"a", b"z"]]]
+
+
+#: bfloat16 needs a package: tests/frameworks/test_tf_output.py.
+DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
+
+
+def test_what_columns_consist_of_begins_at_multiples_of_256_bytes(tmp_path: Path) -> None:
+    """Of every kind and type, with odd lengths before it, and in every batch."""
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for row in range(9):
+            n = row % 3 + 1
+            writer.write({"x": [float(row)] * 3, "s": "s" * row, "v": list(range(n)), "w": ["w"] * n, "len": [n],
+                          "i": [row], "f": [0.5]})  # fmt: skip
+    features: dict[str, Any] = {
+        "x": sf.FixedLenFeature((3,), "float32"),
+        "s": sf.FixedLenFeature((), "string"),
+        "v": sf.VarLenFeature("int64"),
+        "w": sf.VarLenFeature("string"),
+        "parted": sf.RaggedFeature("int64", "v", [sf.RaggedFeature.RowLengths("len")]),
+        "padded": sf.FixedLenSequenceFeature((), "int64", True, default_value=-1),
+        "at": sf.SparseFeature("i", "f", "float32", 10),
+    }
+    made = [op.cast("x", dtype, output=dtype) for dtype in DTYPES]
+    path = str(tmp_path / "x.tfrecord")
+    with sf.Loader(path, features, operators=made, batch_size=3, shuffle=False, provenance=True) as each:
+        for batch in each:
+            parts = {name: batch[name] for name in ("x", "padded", *DTYPES)}
+            assert all(parts[name].dtype == name for name in DTYPES)
+            for name in ("v", "w", "parted"):
+                parts |= {f"{name} splits {at}": splits for at, splits in enumerate(batch[name].nested_row_splits)}
+                parts[f"{name} values"] = batch[name].values
+            for name in ("s", "w"):
+                parts |= {f"{name} values": batch[name].values, f"{name} offsets": batch[name].offsets}
+            parts |= {"at indices": batch["at"].indices, "at values": batch["at"].values, "valid": batch.valid}
+            shards, ordinals = batch.provenance or (None, None)
+            parts |= {"shards": shards, "ordinals": ordinals, "lengths of padded": batch.lengths("padded")}
+            off = {name: part.ctypes.data % 256 for name, part in parts.items() if part.size}
+            assert off == dict.fromkeys(off, 0) and len(off) > len(DTYPES) + 12
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -328,7 +328,14 @@ def test_a_verified_list_has_nothing_to_skip(dataset: Dataset, tmp_path: Path) -
     files = out.read_text().splitlines()
     assert files == [str(dataset.file(shard)) for shard in range(8) if shard not in (2, 4)]
     options = {"features": {"id": sf.FixedLenFeature((), "int64")}, "batch_size": 4, "tail": "pad"}
-    with sf.Loader(files, **options) as each:
-        got = [int(number) for batch in each for number in batch["id"][batch.valid]]
-        assert each.skipped == []
-    assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))
+    for named in (files, f"@{out}"):
+        with sf.Loader(named, **options) as each:
+            got = [int(number) for batch in each for number in batch["id"][batch.valid]]
+            assert each.skipped == []
+        assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))
+    # Without these files nothing is damaged, for whoever reads the list again.
+    again = subprocess.run([*command[:3], f"@{out}"], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0, again.stderr
+    out.write_text("nowhere.tfrecord\n")
+    with pytest.raises(sf.DatasetNotFoundError, match=r"whole\.txt: line 1 names no file"):
+        sf.Loader(f"@{out}", **options)

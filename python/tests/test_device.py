@@ -2,77 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, Dataset
+from conftest import Dataset
 
 import shardfeed as sf
-
-#: What each of the programs below begins with.
-PRELUDE = """
-import os, sys, logging
-logging.basicConfig()
-import numpy as np
-import shardfeed as sf
-import device_consumer as dc
-
-FEATURES = {
-    "id": sf.FixedLenFeature((), "int64"),
-    "image": sf.FixedLenFeature((2, 3), "float32"),
-    "name": sf.FixedLenFeature((), "string"),
-    "list": sf.RaggedFeature("int64"),
-}
-if "padded" in sys.argv:
-    FEATURES["list"] = sf.FixedLenSequenceFeature((), "int64", allow_missing=True)
-
-def loader(**options):
-    return sf.Loader(sys.argv[1], FEATURES, **({"batch_size": 4, "seed": 7, "shuffle_window": 16} | options))
-
-def numbers(batch):
-    return [name for name in batch if isinstance(batch[name], np.ndarray)]
-"""
-
-
-@pytest.fixture(scope="session")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the stand-in."""
-    folder = tmp_path_factory.mktemp("standin")
-    source = ROOT / "worker/device/tests/standin/libcuda.c"
-    flags = ["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(["cc", *flags, "-o", folder / "libcuda.so.1", source], check=True)
-    # This name is looked for first, and there may be a GPU here.
-    (folder / "libcuda.so").symlink_to("libcuda.so.1")
-    return folder
-
-
-class Ended:
-    """A program that has ended, and what the stand-in saw."""
-
-    def __init__(self, folder: Path, standin: Path, dataset: Dataset, code: str, *more: str, **environment: str) -> None:
-        report = folder / "report.json"
-        there = {"LD_LIBRARY_PATH": str(standin), "STANDIN_REPORT": str(report), "PYTHONPATH": str(Path(__file__).parent)}
-        command = [sys.executable, "-c", PRELUDE + code, dataset.pattern, *more]
-        done = subprocess.run(command, env=os.environ | there | environment, capture_output=True, text=True, timeout=120)
-        self.output = done.stdout + done.stderr
-        assert done.returncode == 0, self.output
-        self.report: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
-
-    def is_clean(self) -> None:
-        """Nothing was wrong, and nothing is left."""
-        assert self.report["violation"] == "", self.output
-        assert not any(self.report["live"].values()), self.report["live"]
-
-
-@pytest.fixture
-def run(tmp_path: Path, standin: Path, dataset: Dataset) -> Any:
-    return lambda code, *more, **environment: Ended(tmp_path, standin, dataset, code, *more, **environment)
 
 
 @pytest.mark.parametrize("columns", ["ragged", "padded"])
@@ -171,6 +110,95 @@ stream.close()
 
 
 @pytest.mark.embedded_only
+def test_torch_views_are_used_again_after_what_was_queued_on_its_stream(run: Any) -> None:
+    """`zero_copy=True`: the stand-in ends the process if a view is written while work reads it."""
+    ended = run(
+        """
+stream = dc.Stream()
+sys.modules["torch"] = dc.fake_torch(stream)
+here, feed = loader(), loader(output="torch", device="cuda:0", zero_copy=True)
+steps, addresses, kept = 0, set(), None
+for ours, theirs in zip(feed, here, strict=True):
+    for name in numbers(theirs):
+        tensor = ours[name]
+        assert isinstance(tensor, dc.FakeView) and tensor.dtype == theirs[name].dtype
+        assert np.array_equal(tensor.on_host(stream), theirs[name]), name
+        stream.works(tensor.data_ptr(), tensor.size, 2_000)
+    assert np.array_equal(ours.valid.on_host(stream), theirs.valid)
+    if steps == 3:
+        kept = (ours["image"], theirs["image"].copy())
+    addresses.add(ours["image"].data_ptr())
+    steps += 1
+    # The batch and its tensors go while the work on them is only queued.
+    del ours, tensor
+assert steps == 32 and 2 <= len(addresses) <= 3, addresses
+assert np.array_equal(kept[0].on_host(stream), kept[1]), "a tensor that is kept keeps its slot"
+stats = feed.stats()
+assert stats["device_extra_slots"] == 0 and stats["device_slots"] <= 3, stats
+feed.close(), here.close()
+assert np.array_equal(kept[0].on_host(stream), kept[1]), "also of a loader that was closed"
+del kept, feed
+dc.wait_for_the_thread()
+stream.close()
+""",
+        STANDIN_COPY_US="1000",
+    )
+    ended.is_clean()
+
+
+@pytest.mark.embedded_only
+def test_jax_gets_arrays_of_its_own_and_the_slot_is_free_when_they_are_made(run: Any) -> None:
+    ended = run(
+        """
+stream = dc.Stream()
+sys.modules["jax"] = jax = dc.fake_jax()
+here, feed = loader(), loader(output="jax", device="cuda")
+assert feed.device == "cuda:0" and feed.output == "jax"
+kept = []
+for ours, theirs in zip(feed, here, strict=True):
+    # All are kept, and the loader's slots are free all the same.
+    kept += [(ours[name], theirs[name].copy()) for name in numbers(theirs)] + [(ours.valid, theirs.valid.copy())]
+    assert list(ours["name"]) == list(theirs["name"])
+for array, expected in kept:
+    assert isinstance(array, dc.FakeTensor) and array.dtype == expected.dtype
+    assert np.array_equal(array.on_host(stream), expected)
+    array.free()
+assert len(kept) == 3 * 32
+stats = feed.stats()
+assert stats["device_extra_slots"] == 0 and stats["device_slots"] <= 3, stats
+feed.close(), here.close()
+jax.close(), stream.close()
+""",
+        STANDIN_COPY_US="1000",
+    )
+    ended.is_clean()
+
+
+@pytest.mark.embedded_only
+def test_types_that_jax_has_not_are_refused_before_anything_is_read(run: Any) -> None:
+    ended = run(
+        """
+sys.modules["jax"] = jax = dc.fake_jax(x64=False)
+try:
+    loader(output="jax", device="cuda")
+except sf.ConfigError as error:
+    print("said:", error)
+from shardfeed import operators as op
+feed = loader(output="jax", device="cuda", outputs=["id", "image"], operators=[op.cast("id", "int32")])
+batch = next(iter(feed))
+assert batch["id"].dtype == np.int32
+for array in (batch["id"], batch["image"], batch.valid):
+    array.free()
+del batch
+feed.close()
+jax.close()
+"""
+    )
+    assert "said: columns 'id' have types of 64 bits, which JAX has not here" in ended.output
+    ended.is_clean()
+
+
+@pytest.mark.embedded_only
 def test_a_loop_that_holds_every_batch_does_not_wait_for_itself(run: Any) -> None:
     run(
         """
@@ -181,11 +209,9 @@ assert feed.stats()["device_extra_slots"] >= 29
 feed.close()
 for ours, theirs in zip(held, here, strict=True):
     assert np.array_equal(dc.on_host(ours["image"], stream), theirs["image"])
-del ours, held
+del ours, held, feed
 here.close()
-feed = None
-import gc, time; gc.collect()
-time.sleep(0.2)
+dc.wait_for_the_thread()
 stream.close()
 """
     ).is_clean()
@@ -239,6 +265,93 @@ assert sum(1 for _ in rest) == 32 - delivered
     assert ended.report["violation"] == ""
     for line in ("said:", "again:"):
         assert f"{line} cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS (700)" in ended.output
+
+
+def test_ctrl_c_ends_the_wait_for_a_device_that_is_busy(run: Any) -> None:
+    """The loop is so far ahead of it that no slot is left; what it waited for comes next, whenever that is and whoever
+    reads by then."""
+    run(
+        """
+import signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stream = dc.Stream()
+here, feed = loader(job=f"here-{os.getpid()}"), loader(job=f"there-{os.getpid()}", outputs=["id", "image"], device="cuda")
+batches = iter(feed)
+
+def takes(work_us):
+    batch = next(batches)
+    taken = dc.Taken(batch["image"].__dlpack__(stream=stream.number))
+    stream.works(taken.tensor.data, taken.size, work_us)
+    taken.close()
+    return batch["id"]
+
+def is_asleep(looks):
+    # Whether this program's first thread does nothing, look after look.
+    stat = f"/proc/self/task/{os.getpid()}/stat"
+    while looks > 0:
+        if open(stat).read().rsplit(")", 1)[1].split()[0] != "S":
+            return False
+        time.sleep(0.002)
+        looks -= 1
+    return True
+
+def interrupts():
+    while not (is_waiting.is_set() and is_asleep(20)):
+        time.sleep(0.001)
+    asked.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+for again in range(2):
+    is_waiting, asked = threading.Event(), []
+    threading.Thread(target=interrupts).start()
+    if again == 0:
+        # Three batches, and three more that are copied as soon as those were read.
+        for _ in range(6):
+            takes(30_000_000)
+    assert feed.step == 6
+    state = feed.state_dict()
+    is_waiting.set()
+    try:
+        takes(0)
+    except KeyboardInterrupt:
+        ended = time.monotonic()
+    else:
+        raise AssertionError("there was a slot")
+    assert ended - asked[0] < 10, ended - asked[0]
+    assert feed.step == 6 and feed.state_dict() == state, "nothing was consumed"
+    # A generator that raised has ended.
+    batches = iter(feed)
+
+dc.call("standin_hurry")
+expected = [theirs["id"].copy() for theirs in here]
+for step in range(6, 32):
+    assert np.array_equal(dc.on_host(takes(0), stream), expected[step]), step
+assert feed.stats()["device_extra_slots"] == 0 and feed.step == 0 and feed.epoch == 1, feed.stats()
+del batches
+feed.close(), here.close()
+stream.close()
+"""
+    ).is_clean()
+
+
+@pytest.mark.embedded_only
+def test_an_answer_that_no_list_has_is_an_error_with_its_number(run: Any) -> None:
+    """Newer drivers have answers that the list in this package has not."""
+    ended = run(
+        """
+feed = loader(device="cuda")
+try:
+    for batch in feed:
+        pass
+except sf.DeviceError as error:
+    print("said:", error)
+del batch
+feed.close()
+""",
+        STANDIN_FAIL="cuMemcpyHtoDAsync_v2:5:12345",
+    )
+    assert ended.report["violation"] == ""
+    assert "said: cuMemcpyHtoDAsync: the NVIDIA driver says an error without a name (12345)" in ended.output
 
 
 @pytest.mark.embedded_only

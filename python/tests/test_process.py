@@ -164,6 +164,29 @@ def test_a_forked_child_may_make_its_own(dataset: Dataset) -> None:
     assert out == "child 128\nparent 128\n", err
 
 
+def test_a_batch_may_be_read_in_a_forked_child(dataset: Dataset) -> None:
+    """As long as the parent holds it. That the child lets go of it means nothing to the parent."""
+    code = (
+        "import gc, os, sys, shardfeed as sf\n"
+        f"l = sf.Loader({dataset.pattern!r}, {{'id': sf.FixedLenFeature((), 'int64')}}, batch_size=4, prefetch=1)\n"
+        "epoch = iter(l)\n"
+        "batch = next(epoch)\n"
+        "pid = os.fork()\n"
+        "ids = batch['id']\n"
+        "before = ids.tolist()\n"
+        "if pid == 0:\n"
+        "    print(before, flush=True)\n"
+        "    del batch, ids, epoch, l; gc.collect()\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        "print(before)\n"
+        "print(4 + sum(b.rows for b in epoch), ids.tolist() == before)\n"
+    )
+    out, err = child(code).communicate(timeout=60)
+    first, second, last = out.splitlines()
+    assert first == second and last == "128 True", err
+
+
 def resident_bytes() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) * 1024

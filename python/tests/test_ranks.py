@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +61,76 @@ def test_the_first_that_knows_wins_and_is_logged(
         monkeypatch.setenv(name, value)
     with caplog.at_level(logging.INFO, "shardfeed"):
         found = ranks.find(None, None)
+        assert ranks.find(6, 7) == (6, 7, "arguments")
     assert found[:2] == expected[:2] and found.source.startswith(expected[2])
-    (said,) = caplog.messages
-    assert said.startswith(f"rank {found.rank} of {found.world_size}")
-    assert found.source == "default" or said.endswith(f"from {found.source}")
-    assert ranks.find(6, 7) == (6, 7, "arguments")
+    assert caplog.messages == [
+        f"rank {found.rank} of {found.world_size}, from {found.source}", "rank 6 of 7, from arguments",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "replica", "said"),
+    [
+        ((None, None), (0, 1), "rank 3 of 4, from torchrun (RANK, WORLD_SIZE)"),
+        ((None, None), (1, 2), "rank 1 of 2, from torchrun (RANK, WORLD_SIZE), as replica 1 of 2"),
+        # Given numbers are data-parallel ones already.
+        ((5, 6), (1, 2), "rank 5 of 6, from arguments"),
+    ],
+)
+def test_what_is_logged_is_what_is_used(
+    given: tuple[int | None, int | None], replica: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with caplog.at_level(logging.INFO, "shardfeed"):
+        found = ranks.find(*given, replica)
+    assert caplog.messages == [said]
+    assert said == f"rank {found.rank} of {found.world_size}, from {found.source}"
+
+
+class Distributed(types.ModuleType):
+    """torch.distributed as far as it may be asked. Everything else, such as a collective, fails the test."""
+
+    def __init__(self, initialized: bool) -> None:
+        super().__init__("torch.distributed")
+        self.is_available = lambda: True
+        self.is_initialized = lambda: initialized
+        self.get_rank = lambda: 1 if initialized else self.never("get_rank")
+        self.get_world_size = lambda: 2 if initialized else self.never("get_world_size")
+        self.asked: list[str] = []
+
+    def never(self, name: str) -> int:
+        self.asked.append(name)
+        raise AssertionError(f"torch.distributed.{name} was asked for")
+
+    def __getattr__(self, name: str) -> Any:
+        return self.never(name)
+
+
+@pytest.mark.parametrize(
+    ("initialized", "variables", "said"),
+    [
+        (True, {"RANK": "2", "WORLD_SIZE": "4"}, "rank 1 of 2, from torch.distributed"),
+        (True, {"TF_CONFIG": tf_config("worker", 1, worker=3)}, "rank 1 of 2, from torch.distributed"),
+        (True, {"SHARDFEED_RANK": "0", "SHARDFEED_WORLD_SIZE": "3"},
+         "rank 0 of 3, from shardfeed (SHARDFEED_RANK, SHARDFEED_WORLD_SIZE)"),
+        (False, {"RANK": "2", "WORLD_SIZE": "4"}, "rank 2 of 4, from torchrun (RANK, WORLD_SIZE)"),
+    ],
+)  # fmt: skip
+def test_torch_is_asked_and_never_called_together(
+    dataset: Dataset, initialized: bool, variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """By a whole epoch of a loader: nothing of it is a collective, for which ranks would have to wait."""
+    fake = Distributed(initialized)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.INFO, "shardfeed"), loader(dataset) as each:
+        assert len(list(each)) == len(each)
+    assert [message for message in caplog.messages if message.startswith("rank ")] == [said]
+    assert fake.asked == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -12,7 +13,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from fcntl import ioctl
-from pathlib import Path
 
 import pytest
 from cluster import BINARY, DEADLINE_S, Cluster
@@ -65,7 +65,8 @@ def test_without_a_terminal_it_says_what_to_do(running: Cluster) -> None:
     assert refused.returncode == 2 and "--once" in refused.stderr, refused
 
 
-def test_a_terminal_is_drawn_and_left_as_it_was(running: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["q", "SIGTERM", "SIGHUP"])
+def test_a_terminal_is_drawn_and_left_as_it_was(running: Cluster, end: str) -> None:
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     before = termios.tcgetattr(follower)
@@ -86,12 +87,17 @@ def test_a_terminal_is_drawn_and_left_as_it_was(running: Cluster, tmp_path: Path
         read_until(b"EVENTS")
         os.write(leader, b"p")
         read_until(b"HELD")
-        os.write(leader, b"q")
+        if end == "q":
+            os.write(leader, b"q")
+        else:
+            process.send_signal(signal.Signals[end])
         while process.poll() is None:
             assert time.monotonic() < deadline, seen
             if select.select([leader], [], [], 0.1)[0]:
                 seen += os.read(leader, 65536)
-        assert process.returncode == 0, seen
+        assert process.returncode == (0 if end == "q" else 128 + signal.Signals[end]), seen
+        while select.select([leader], [], [], 0.1)[0]:
+            seen += os.read(leader, 65536)
         assert termios.tcgetattr(follower) == before
         # The other screen was taken, and given back.
         assert b"\x1b[?1049h" in seen and b"\x1b[?1049l" in seen

@@ -20,6 +20,7 @@ from shardfeed.errors import (
     CorruptRecordError,
     DataError,
     DatasetNotFoundError,
+    DeniedError,
     DeviceError,
     FeatureError,
     FencedError,
@@ -60,6 +61,7 @@ __all__ = [
     "CorruptRecordError",
     "DataError",
     "DatasetNotFoundError",
+    "DeniedError",
     "DeviceArray",
     "DeviceError",
     "Epoch",
@@ -101,6 +103,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # These need their frameworks, so they are imported when they are asked for.
-    if name in ("grain", "jax", "torch"):
+    if name in ("grain", "jax", "lightning", "torch"):
         return importlib.import_module(f"shardfeed.{name}")
     raise AttributeError(f"module 'shardfeed' has no attribute {name!r}")

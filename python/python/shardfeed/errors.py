@@ -27,6 +27,10 @@ class ClusterError(ShardfeedError, ConnectionError):
     """The coordinator or the worker does not answer, or is not the right one."""
 
 
+class DeniedError(ShardfeedError, PermissionError):
+    """The cluster does not know who this is, or does not let it do what it asked for."""
+
+
 class JobIdentityError(ConfigError):
     """The job's name stands for a job with another identity; the message lists what differs."""
 

@@ -18,6 +18,7 @@ from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError, ShardChangedError, TokenError
 from shardfeed.features import Feature, row_lengths, to_native
 from shardfeed.operators import Operator
+from shardfeed.operators import device_to_native as device_operators_to_native
 from shardfeed.operators import to_native as operators_to_native
 from shardfeed.output import TensorFlow
 from shardfeed.output import check_name as check_output
@@ -50,7 +51,7 @@ class Loader:
     For the same global batches at another world size keep `lanes` and batch_size x world_size; a state
     keeps its lanes.
 
-    - `files`: a path, a glob, or a list of them; or URLs, such as "s3://bucket/train/*.tfrecord", gs://, az:// or
+    - `files`: a path, a glob, or a list of them, or "@whole.txt" for what the lines of a text name; or URLs, such as "s3://bucket/train/*.tfrecord", gs://, az:// or
       https:// (there without patterns): docs/SOURCES.md. Credentials come from the environment. Or a `Source`, as
       `from_arrays`, `from_generator`, `from_tfds` and `open_source` give it, which says what is in its files: its
       features, and its operators before those that are given, unless `features` are. docs/DATASETS.md.
@@ -67,6 +68,9 @@ class Loader:
       the loop. There "numpy" gives `DeviceArray`s, which others take by DLPack, "torch" and "jax" tensors of the
       framework's own memory; "tf" is for the CPU. `zero_copy`: with "torch", tensors that view the batch instead, which
       is used again when they are gone: work on other streams must be over by then. See docs/GPU.md.
+    - `device_operators`: `cast`, `normalize` and `layout` that come after `operators` and that the GPU carries out, so that
+      what is small crosses the bus. The bits are the worker's. They are no part of the order: a state goes on under others.
+      With device="cpu" they are the last of `operators`, and as those.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
@@ -90,8 +94,9 @@ class Loader:
       grouping. None: no other process gets these batches. In a cluster the replicas are a job each, "NAME.replica-1"
       beside "NAME", which reads for itself; mode="deterministic" only, and no resume="latest".
     - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
-      that answers is enough, the leader is found. None: SHARDFEED_COORDINATOR if that is set, else
-      everything in this process.
+      that answers is enough, the leader is found. "@PATH": of the file that a coordinator writes with
+      --endpoint-file, which is waited for. None: SHARDFEED_COORDINATOR if that is set, else everything in
+      this process.
       In a cluster this host's worker reads and batches, and the arrays view its shared memory; the batches are
       the same. If it dies, this process goes on in its place at the exact batch.
     - `job`: the name that the ranks share in the cluster; it stands for one order. None: made of `run` and
@@ -132,6 +137,7 @@ class Loader:
         outputs: Sequence[str] | None = None,
         output: Literal["numpy", "torch", "jax", "tf"] = "numpy",
         device: Any = "cpu",
+        device_operators: Sequence[Operator] = (),
         zero_copy: bool = False,
         batch_size: int,
         seed: int = 0,
@@ -185,6 +191,10 @@ class Loader:
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
         own = _check_replica(replica, coordinators is not None, mode, resume)
+        on_gpu = device_operators_to_native(device_operators)
+        # What is no list of operators is refused later.
+        if number is None and isinstance(operators, list | tuple):
+            operators = [*operators, *device_operators]
         options: dict[str, Any] = {
             "files": [] if files is None else _files(files),
             "dataset": dataset,
@@ -213,6 +223,7 @@ class Loader:
             "job": own(job),
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
+            "device_operators": None if number is None else on_gpu,
             "provenance": bool(provenance),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),

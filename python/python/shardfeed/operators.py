@@ -349,6 +349,22 @@ def to_native(operators: Sequence[Operator]) -> str:
     return json.dumps([{"output": one.output, "operation": one.operation} for one in operators])
 
 
+#: What a GPU carries out.
+_ON_DEVICE = ("cast", "layout", "normalize")
+
+
+def device_to_native(operators: Sequence[Operator]) -> str:
+    """As `to_native`, for `Loader(device_operators=[...])`, on the CPU, too: what one takes the other one does."""
+    text = to_native(operators)
+    for number, operator in enumerate(operators):
+        (kind, fields), = operator.operation.items()
+        if kind not in _ON_DEVICE:
+            raise ConfigError(f"device_operators[{number}] is {kind}, but they are {', '.join(_ON_DEVICE)}; use operators")
+        if fields["input"] != operator.output:
+            raise ConfigError(f"device_operators[{number}] makes {operator.output!r} of {fields['input']!r}; leave output out")
+    return text
+
+
 def _one(kind: str, input: str, output: str | None, fields: dict[str, Any]) -> Operator:
     name = _name(input)
     made = name if output is None else _name(output)

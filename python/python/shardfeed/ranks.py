@@ -46,6 +46,10 @@ _RUNS = (
 )
 
 
+#: Who said so when nobody did.
+_DEFAULT = "default"
+
+
 class Ranks(NamedTuple):
     """A rank, the number of ranks, and who said so."""
 
@@ -59,6 +63,8 @@ def find(
 ) -> Ranks:
     """The data-parallel rank and world size: as given, else of the first that knows, else 0 of 1.
 
+    Logs the numbers that it returns, and who said so.
+
     With `replica` = (i, n) the numbers of a launcher, which counts all processes, are parted into groups of n
     consecutive ones that read the same; given numbers are data-parallel already.
     """
@@ -66,21 +72,23 @@ def find(
     if (rank is None) != (world_size is None):
         raise ConfigError("pass both rank and world_size, or neither to take the launcher's")
     if rank is not None and world_size is not None:
-        return _checked(Ranks(rank, world_size, "arguments"))
+        found = _checked(Ranks(rank, world_size, "arguments"))
+    else:
+        found = _of_replicas(_found(), part, parts)
+    # Once, and of the numbers that are used: who looks for the reason of a wrong rank reads this line.
+    log.info("rank %d of %d, from %s", *found)
+    return found
+
+
+def _found() -> Ranks:
     for source in _SOURCES:
         ranks = source()
-        if ranks is None:
-            continue
-        _checked(ranks)
-        log.info("rank %d of %d, from %s", *ranks)
-        return ranks if replica is None else _of_replicas(ranks, part, parts)
+        if ranks is not None:
+            return _checked(ranks)
     if "PMIX_RANK" in os.environ:
         # Taking this for rank 0 of 1 would make every process read everything.
         raise ConfigError("PMIX_RANK is set, but nothing says how many ranks there are; pass rank= and world_size=")
-    if parts > 1:
-        raise ConfigError(f"replica={replica}: no launcher says which rank this is; pass rank= and world_size=")
-    log.info("rank 0 of 1: no launcher's variables are set")
-    return Ranks(0, 1, "default")
+    return Ranks(0, 1, _DEFAULT)
 
 
 def _shardfeed() -> Ranks | None:
@@ -185,6 +193,10 @@ def _replica(replica: tuple[int, int] | None) -> tuple[int, int]:
 
 def _of_replicas(ranks: Ranks, part: int, parts: int) -> Ranks:
     rank, world_size, source = ranks
+    if parts == 1:
+        return ranks
+    if source == _DEFAULT:
+        raise ConfigError(f"replica=({part}, {parts}): no launcher says which rank this is; pass rank= and world_size=")
     if world_size % parts:
         raise ConfigError(f"replica=({part}, {parts}): {world_size} processes, from {source}, are no groups of {parts}")
     if rank % parts != part:

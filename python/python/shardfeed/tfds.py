@@ -1,8 +1,8 @@
 """Datasets that TensorFlow Datasets wrote to disk, without it and without TensorFlow.
 
 What is in the records is in two files beside them, `dataset_info.json` and `features.json`. TFDS stores integers and
-bool as int64, all floats as float32, images as PNG or JPEG, tensors with an encoding as their bytes, and features of
-a dict under `outer/inner`.
+bool as int64, all floats as float32, images as PNG or JPEG, tensors with an encoding as their bytes, features of a dict
+under `outer/inner`, sequences end to end, and of sequences in sequences the lengths of the inner ones beside them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardfeed import operators
 from shardfeed.errors import ConfigError, DatasetNotFoundError
-from shardfeed.features import FixedLenFeature
+from shardfeed.features import Feature, FixedLenFeature, RaggedFeature, VarLenFeature
 from shardfeed.operators import Operator
 from shardfeed.sources import Source
 
@@ -33,16 +35,20 @@ def from_tfds(
         loader = sf.Loader(sf.from_tfds("~/tensorflow_datasets/mnist/3.0.1", "train"), batch_size=32)
 
     Columns are what TFDS gives: `Tensor`, `Scalar`, `ClassLabel` and `BBoxFeature` as numbers of their type, `Text`
-    and strings as bytes, `Image` and `LabeledImage` decoded. Dicts in dicts give columns `outer/inner`. Images
-    without a fixed size need an operator that gives them one: `Loader(source, operators=[op.resize("image", 224)],
-    ...)`.
+    and strings as bytes, `Image` and `LabeledImage` decoded. Dicts in dicts give columns `outer/inner`, and so do
+    sequences of dicts and translations. Images without a fixed size need an operator that gives them one:
+    `Loader(source, operators=[op.resize("image", 224)], ...)`.
+
+    `Sequence`, also in a `Sequence`, and tensors of shape `(None, ...)` are ragged columns. Their numbers are of the type
+    that is stored: int64 for integers and bool, float32 for all floats. An optional value that is not there is what TFDS
+    puts in its place: the least number of its type, False, or no bytes.
 
     - `directory`: the one of a version, with `dataset_info.json`; local or mounted.
     - `split`: such as "train", whole; may be left out if there is one.
     - `columns`: those that are wanted; None: all.
 
-    Raises `ConfigError` for columns of other kinds (`Sequence`, `Video`, `Audio`, sizes that differ, optional ones,
-    uint64, zlib), all of which it lists, for splits and versions that are not there, for other file formats;
+    Raises `ConfigError` for columns of other kinds (`Video`, `Audio`, `Dataset`, sequences of images, tensors whose inner
+    sizes differ, uint64, zlib), all of which it lists, for splits and versions that are not there, for other file formats;
     `DatasetNotFoundError` for missing files.
     """
     folder = Path(os.path.abspath(os.path.expanduser(os.fspath(directory))))
@@ -61,11 +67,13 @@ def from_tfds(
             f"{folder / 'features.json'}: is not a dict of features as TFDS 4.9 writes it; prepare "
             f"the dataset with that, or pass its files and features to Loader"
         )
-    wanted = _wanted(folder, dict(_flat("", described["featuresDict"])), columns)
-    features, made, refused = {}, [], []
-    for name, feature in wanted.items():
+    wanted = _wanted(folder, dict(_flat("", described)), columns)
+    features: dict[str, Feature] = {}
+    made: list[Operator] = []
+    refused = []
+    for name, column in wanted.items():
         try:
-            features[name], added = _column(name, feature)
+            features[name], added = _column(name, column)
         except ConfigError as error:
             refused.append(str(error))
             continue
@@ -129,17 +137,42 @@ def _file(template: str, dataset: str, split: str, shard: int, shards: int) -> s
     return template
 
 
-def _flat(prefix: str, features_dict: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, feature in features_dict.get("features", {}).items():
-        if "featuresDict" in feature:
-            yield from _flat(f"{prefix}{name}/", feature["featuresDict"])
-        else:
-            yield prefix + name, feature
+@dataclass(frozen=True)
+class _Column:
+    feature: Mapping[str, Any]
+    #: Of the sequences that it is in, the outermost first; None: as long as they are.
+    lengths: tuple[int | None, ...]
+
+
+_TEXT = {"pythonClassName": "Text"}
+
+
+def _flat(name: str, feature: Mapping[str, Any], lengths: tuple[int | None, ...] = ()) -> Iterator[tuple[str, _Column]]:
+    """What TFDS stores for a feature, each under its name."""
+    kind, below = _kind(feature), f"{name}/" if name else ""
+    if "featuresDict" in feature:
+        for inner, one in feature["featuresDict"].get("features", {}).items():
+            yield from _flat(below + inner, one, lengths)
+    elif kind == "Sequence":
+        length = int(feature["sequence"].get("length", -1))
+        yield from _flat(name, feature["sequence"]["feature"], (*lengths, None if length < 0 else length))
+    elif kind == "Translation":
+        for language in feature["translation"]["languages"]:
+            yield below + language, _Column(_TEXT, lengths)
+    elif kind == "TranslationVariableLanguages":
+        for inner in ("language", "translation"):
+            yield below + inner, _Column(_TEXT, (*lengths, None))
+    else:
+        yield name, _Column(feature, lengths)
+
+
+def _kind(feature: Mapping[str, Any]) -> str:
+    return str(feature.get("pythonClassName", "")).rpartition(".")[2]
 
 
 def _wanted(
-    folder: Path, there: dict[str, Mapping[str, Any]], columns: Sequence[str] | None
-) -> dict[str, Mapping[str, Any]]:
+    folder: Path, there: dict[str, _Column], columns: Sequence[str] | None
+) -> dict[str, _Column]:
     if columns is None:
         return there
     if isinstance(columns, str) or not columns:
@@ -150,43 +183,98 @@ def _wanted(
     return {name: there[name] for name in columns}
 
 
-def _column(name: str, feature: Mapping[str, Any]) -> tuple[FixedLenFeature, list[Operator]]:
+def _column(name: str, column: _Column) -> tuple[Feature, list[Operator]]:
     """What is in the records under the name, and what makes the column of it."""
-    kind = str(feature.get("pythonClassName", "")).rpartition(".")[2]
-    match kind:
+    feature, lengths = column.feature, column.lengths
+    match kind := _kind(feature):
         case "Text":
-            return FixedLenFeature((), "string"), []
+            tensor: Mapping[str, Any] = {"dtype": "string"}
         case "ClassLabel":
-            return FixedLenFeature((), "int64"), []
-        case "Image" | "LabeledImage":
-            return _image(name, feature["image"])
+            tensor = {"dtype": "int64"}
         case "BBoxFeature":
-            return _tensor(name, {"dtype": "float32", "shape": {"dimensions": ["4"]}})
+            tensor = {"dtype": "float32", "shape": {"dimensions": ["4"]}}
         case "Tensor" | "Scalar":
-            return _tensor(name, feature["tensor"])
+            tensor = feature["tensor"]
+        case "Image" | "LabeledImage" if not lengths:
+            return _image(name, feature["image"])
         case _:
-            raise ConfigError(f"{name!r} is a {kind or 'feature without a name'}")
+            what = "sequence of " if lengths else ""
+            raise ConfigError(f"{name!r} is a {what}{kind or 'feature without a name'}")
+    return _sequence(name, tensor, lengths) if lengths else _tensor(name, tensor)
 
 
-def _tensor(name: str, tensor: Mapping[str, Any]) -> tuple[FixedLenFeature, list[Operator]]:
-    dtype, shape = tensor["dtype"], _shape(tensor)
-    encoding = str(tensor.get("encoding") or "none").lower()
-    if tensor.get("optional"):
-        raise ConfigError(f"{name!r} is optional")
-    if None in shape or 0 in shape:
-        raise ConfigError(f"{name!r} is a tensor of shape {shape}")
-    dims = [dim for dim in shape if dim is not None]
-    if encoding == "bytes" and dtype in ("bool", "bfloat16", *_INTEGERS, *_FLOATS):
+def _tensor(name: str, tensor: Mapping[str, Any]) -> tuple[Feature, list[Operator]]:
+    dtype, shape, encoding = tensor["dtype"], _shape(tensor), _encoding(tensor)
+    is_optional = bool(tensor.get("optional"))
+    if shape[:1] == (None,) and encoding == "none" and not is_optional:
+        return _ragged(name, tensor, shape[1:], 1), []
+    dims = _known(name, shape)
+    if encoding == "bytes" and dtype in ("bool", "bfloat16", *_INTEGERS, *_FLOATS) and not is_optional:
         return FixedLenFeature((), "string"), [operators.decode_raw(name, dtype, dims)]
+    stored = _stored(name, tensor)
+    default = _default(dtype) if is_optional else None
+    return FixedLenFeature(dims, stored, default), [] if dtype in (stored, *_STRINGS) else [operators.cast(name, dtype)]
+
+
+def _sequence(
+    name: str, tensor: Mapping[str, Any], lengths: tuple[int | None, ...]
+) -> tuple[Feature, list[Operator]]:
+    shape = _shape(tensor)
+    if tensor.get("optional"):
+        raise ConfigError(f"{name!r} is a sequence of optional values")
+    if len(lengths) > 1 and lengths != (None,) * len(lengths):
+        raise ConfigError(f"{name!r} is a sequence of sequences, of lengths {lengths}")
+    if lengths[0] is None:
+        return _ragged(name, tensor, shape, len(lengths)), []
+    if _encoding(tensor) != "none":
+        raise ConfigError(f"{name!r} is a sequence of tensors with encoding {_encoding(tensor)!r}")
+    return _tensor(name, {**tensor, "shape": {"dimensions": [lengths[0], *_known(name, shape)]}})
+
+
+def _ragged(name: str, tensor: Mapping[str, Any], shape: tuple[int | None, ...], levels: int) -> Feature:
+    """Rows, or rows of rows, of tensors of a known shape. No operator takes them, so numbers are as they are stored."""
+    stored, dims = _stored(name, tensor), _known(name, shape)
+    if levels == 1 and not dims:
+        return VarLenFeature(stored)
+    inner = [RaggedFeature.RowLengths(f"{name}/ragged_row_lengths_{level}") for level in range(levels - 1)]
+    key = f"{name}/ragged_flat_values" if inner else name
+    return RaggedFeature(stored, key, [*inner, *(RaggedFeature.UniformRowLength(dim) for dim in dims)])
+
+
+def _stored(name: str, tensor: Mapping[str, Any]) -> str:
+    """The type of the numbers, or strings, in the records."""
+    dtype, encoding = tensor["dtype"], _encoding(tensor)
     if encoding == "none" and dtype in _STRINGS:
-        return FixedLenFeature(dims, "string"), []
-    stored = "int64" if dtype in ("bool", *_INTEGERS) else "float32"
-    if encoding == "none" and dtype in ("bool", *_INTEGERS, *_FLOATS):
-        return FixedLenFeature(dims, stored), [] if dtype == stored else [operators.cast(name, dtype)]
-    raise ConfigError(f"{name!r} is a tensor of {dtype} with encoding {encoding!r}")
+        return "string"
+    if encoding == "none" and dtype in ("bool", *_INTEGERS):
+        return "int64"
+    if encoding == "none" and dtype in _FLOATS:
+        return "float32"
+    optional = "an optional" if tensor.get("optional") else "a"
+    raise ConfigError(f"{name!r} is {optional} tensor of {dtype} with encoding {encoding!r}")
 
 
-def _image(name: str, image: Mapping[str, Any]) -> tuple[FixedLenFeature, list[Operator]]:
+def _default(dtype: str) -> Any:
+    """What TFDS gives where an optional value is not there."""
+    if dtype in _STRINGS:
+        return b""
+    if dtype in _INTEGERS:
+        return int(np.iinfo(dtype).min)
+    return 0 if dtype == "bool" else float(np.finfo(dtype).min)
+
+
+def _encoding(tensor: Mapping[str, Any]) -> str:
+    return str(tensor.get("encoding") or "none").lower()
+
+
+def _known(name: str, shape: tuple[int | None, ...]) -> list[int]:
+    dims = [dim for dim in shape if dim]
+    if len(dims) < len(shape):
+        raise ConfigError(f"{name!r} is a tensor of shape {shape}")
+    return dims
+
+
+def _image(name: str, image: Mapping[str, Any]) -> tuple[Feature, list[Operator]]:
     dtype, shape = image.get("dtype") or "uint8", _shape(image)
     if len(shape) != 3 or shape[2] not in (1, 3, 4) or dtype not in ("uint8", "uint16"):
         raise ConfigError(f"{name!r} is an image of {dtype} and shape {shape}")

@@ -123,7 +123,7 @@ def address(batch: sf.Batch, column: str) -> int:
 
 
 def two_processes(code: str, word: str, *arguments: str) -> list[list[Any]]:
-    """Runs code as two processes of JAX, with (an address, its number, *arguments), which must both end well. Returns of
+    """Runs code as two processes, with (an address, its number, *arguments), which must both end well. Returns of
     each the JSON of its lines that begin with `word`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

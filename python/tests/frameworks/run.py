@@ -2,6 +2,7 @@
 
     python python/tests/frameworks/run.py target/frameworks               # all
     python python/tests/frameworks/run.py target/frameworks torch -k dcp  # one, with options for pytest
+    PYTHON=python3.13 python python/tests/frameworks/run.py target/frameworks  # under another interpreter
 
 Fails if a test fails, or is skipped without being in allowed_skips.txt.
 """
@@ -21,27 +22,37 @@ PYTHON = HERE.parents[1]
 #: Environment, as its requirement file is named -> what it runs. The examples of docs/FRAMEWORKS.md run in all.
 GROUPS = {
     "torch": [
-        "test_torch_output.py", "test_torch_dataset.py", "test_lightning.py", "test_accelerate.py",
+        "test_torch_output.py", "test_torch_dataset.py", "test_torch_ranks.py", "test_lightning.py", "test_accelerate.py",
         "test_training_torch.py",
     ],
     "jax": [
         "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_training_jax.py",
     ],
-    "tensorflow": ["test_tf_output.py", "test_tf_dataset.py", "test_tfds.py", "test_training_keras.py"],
+    "tensorflow": [
+        "test_tf_output.py", "test_tf_dataset.py", "test_tf_workers.py", "test_tfds.py", "test_training_keras.py",
+    ],
 }  # fmt: skip
 IN_ALL = ["test_examples.py"]
 
 
+def version(python: str) -> str:
+    """Such as 3.13, of an interpreter."""
+    asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def environment(home: Path, name: str) -> Path:
-    """Its Python, with exactly what the requirement file says."""
+    """Its Python, with exactly what the requirement file says; each version of Python has its own."""
     requirements = HERE / f"{name}.txt"
-    folder = home / name
+    python = os.environ.get("PYTHON") or sys.executable
+    mine, other = version(sys.executable), version(python)
+    folder = home / (name if mine == other else f"{name}-{other}")
     interpreter, mark = folder / "bin/python", folder / ".installed"
     asked = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if mark.exists() and mark.read_text() == asked:
         return interpreter
     print(f"installing {name} into {folder}", file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
     pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
     mark.write_text(asked)

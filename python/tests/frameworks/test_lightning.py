@@ -74,20 +74,6 @@ def test_a_run_goes_on_at_the_exact_batch(files: str, tmp_path: Path, make: Any,
     assert second.seen == expected[stop:]
 
 
-class Ahead(Model):
-    """Lightning fetches a batch ahead of those whose number nobody knows, so the state is that after the batch."""
-
-    def training_step(self, batch: sf.Batch, index: int) -> torch.Tensor:
-        self.last = batch
-        return super().training_step(batch, index)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        loader = self.trainer.train_dataloader
-        self.was_ahead = states[0] != loader.state_after(self.last)
-        states[0] = loader.state_after(self.last)
-
-
 def test_an_unknown_length_is_fetched_ahead_of(
     files: str, tmp_path: Path, small_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,12 +82,46 @@ def test_an_unknown_length_is_fetched_ahead_of(
             monkeypatch.setenv(name, value)
         return mixed.loader(files, output="torch", mode="dynamic", tail="uneven", interleave=1, job=f"ahead-{tmp_path}")
 
-    first = Ahead()
+    first = Model()
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(tmp_path / "kept", every_n_train_steps=3, save_top_k=-1)
     loader = dynamic("first")
-    trainer(tmp_path, 3, [checkpoint]).fit(first, loader)
-    assert first.was_ahead and len(first.seen) == 3
+    # In the order in which nobody would think of it: Lightning puts those that save last.
+    trainer(tmp_path, 3, [checkpoint, sf.lightning.LoaderState()]).fit(first, loader)
+    assert len(first.seen) == 3 and loader.step == 4
     loader.close()
-    second = Ahead()
+    second = Model()
     trainer(tmp_path, -1, max_epochs=1).fit(second, dynamic("second"), ckpt_path=checkpoint.best_model_path)
     assert sorted(number for ids in first.seen + second.seen for number in ids) == list(range(mixed.ROWS))
+
+
+def test_at_the_end_of_an_epoch_the_next_one_is_kept(
+    files: str, tmp_path: Path, small_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which only the loader knows, as the last batch looks like any other. Known lengths are kept as without it."""
+    for name, value in small_cluster.variables("end").items():
+        monkeypatch.setenv(name, value)
+    unknown = {"mode": "dynamic", "tail": "uneven", "interleave": 1, "job": f"end-{tmp_path}"}
+    for kept, options in ((tmp_path / "unknown", unknown), (tmp_path / "known", {"job": f"known-{tmp_path}"})):
+        loader = mixed.loader(files, output="torch", **options)
+        checkpoint = L.pytorch.callbacks.ModelCheckpoint(kept, every_n_epochs=1, save_on_train_epoch_end=True)
+        trainer(tmp_path, -1, [sf.lightning.LoaderState(), checkpoint], max_epochs=1).fit(Model(), loader)
+        saved = torch.load(checkpoint.best_model_path, weights_only=False)
+        assert saved["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [loader.state_dict()]
+        assert (loader.epoch, loader.step) == (1, 0)
+        loader.close()
+
+
+def test_what_it_cannot_speak_for_is_refused(files: str, tmp_path: Path) -> None:
+    class AsDict(Model):
+        def on_before_batch_transfer(self, batch: Any, index: int) -> Any:
+            return dict(batch)
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            return self.layer(batch["image"].flatten(1)).mean()
+
+    for model, given, said in (
+        (Model(), stateful(files), "one shardfeed.Loader as train_dataloader, not StatefulDataLoader"),
+        (AsDict(), plain(files), r"training_step\(\) got a dict"),
+    ):
+        with pytest.raises(sf.ConfigError, match=said):
+            trainer(tmp_path, 3, [sf.lightning.LoaderState()]).fit(model, given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from cluster import BINARY
 
 import shardfeed as sf
 from shardfeed import operators as op
@@ -38,17 +40,46 @@ ENCODED = tuple(name for name in TYPES if name != "uint32")
 GOOD |= {
     f"bytes_{name}": tfds.features.Tensor(shape=(2, 3), dtype=np.dtype(name).type, encoding="bytes") for name in ENCODED
 }
+#: As question answering, object detection and translation have them.
+COMMON = {
+    "photo": GOOD["photo"],
+    "answers": tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32}),
+    "objects": tfds.features.Sequence({
+        "bbox": tfds.features.BBoxFeature(), "label": tfds.features.ClassLabel(names=["a", "b"]), "is_crowd": np.bool_,
+        "polygon": tfds.features.Sequence(np.float32), "inside": {"name": tfds.features.Text()},
+    }),
+    "translated": tfds.features.Translation(["de", "en"]),
+    "translations": tfds.features.TranslationVariableLanguages(["de", "en"]),
+    "labels": tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b"])),
+    "words": tfds.features.Sequence(tfds.features.Text()),
+    "points": tfds.features.Sequence(tfds.features.Tensor(shape=(2,), dtype=np.float32)),
+    "deep": tfds.features.Sequence(tfds.features.Sequence(tfds.features.Sequence(np.int64))),
+    "four": tfds.features.Sequence(np.int16, length=4),
+    "pairs": tfds.features.Sequence({"name": tfds.features.Text(), "box": tfds.features.BBoxFeature()}, length=2),
+    "rows": tfds.features.Tensor(shape=(None, 3), dtype=np.uint8),
+    "strings": tfds.features.Tensor(shape=(None,), dtype=np.str_),
+    "inner": {"floats": tfds.features.Sequence(np.float64)},
+    "may_be": tfds.features.Scalar(np.int32, optional=True),
+    "may_be_text": tfds.features.Tensor(shape=(), dtype=np.str_, optional=True),
+    "may_be_floats": tfds.features.Tensor(shape=(2,), dtype=np.float32, optional=True),
+    "may_be_true": tfds.features.Scalar(np.bool_, optional=True),
+}  # fmt: skip
+#: TFDS gives these with the type they were declared with; they are stored, and read, as int64 and float32.
+SEQUENCES = {f"sequence_{name}": tfds.features.Sequence(np.dtype(name).type) for name in TYPES}
+OPTIONAL = {f"optional_{name}": tfds.features.Scalar(np.dtype(name).type, optional=True) for name in TYPES}
 OTHER = {
-    "sequence": tfds.features.Sequence(np.int64),
-    "sequence_of_dicts": tfds.features.Sequence({"q": np.int64}),
-    "inner": {"sequence": tfds.features.Sequence(np.float32)},
-    "length": tfds.features.Tensor(shape=(None,), dtype=np.int64),
+    "sequence_of_images": tfds.features.Sequence(tfds.features.Image(shape=(4, 5, 1), encoding_format="png")),
+    "sequence_of_bytes": tfds.features.Sequence(tfds.features.Tensor(shape=(2,), dtype=np.int32, encoding="bytes")),
+    "sequence_uint64": tfds.features.Sequence(np.uint64),
+    "two_of_any": tfds.features.Sequence(tfds.features.Sequence(np.int64), length=2),
+    "inner": {"dataset": tfds.features.Dataset({"q": np.int64})},
+    "length": tfds.features.Tensor(shape=(2, None), dtype=np.int64),
+    "length_bytes": tfds.features.Tensor(shape=(None,), dtype=np.int64, encoding="bytes"),
     "zlib": tfds.features.Tensor(shape=(2,), dtype=np.int32, encoding="zlib"),
     "uint64": tfds.features.Tensor(shape=(2,), dtype=np.uint64),
-    "optional": tfds.features.Scalar(np.int64, optional=True),
+    "optional_bytes": tfds.features.Tensor(shape=(), dtype=np.int64, encoding="bytes", optional=True),
     "float_image": tfds.features.Image(shape=(4, 5, 1), dtype=np.float32),
     "video": tfds.features.Video(shape=(None, 4, 4, 3)),
-    "translation": tfds.features.Translation(["en", "de"]),
 }
 
 
@@ -86,12 +117,42 @@ def record(at: int) -> dict[str, Any]:
     return values
 
 
+def common(at: int) -> dict[str, Any]:
+    """Sequences of no value, too, and every fourth optional value is not there."""
+    n, there = at % 4, at % 4 != 1
+    return {
+        "photo": record(at)["photo"],
+        "answers": {"text": [f"té {at}"] * n, "answer_start": [at + i for i in range(n)]},
+        "objects": [
+            {"bbox": tfds.features.BBox(0.125 * i, 0.25, 0.5, 1.0), "label": i % 2, "is_crowd": i == 1,
+             "polygon": [0.5 * at] * i, "inside": {"name": f"{at}/{i}"}}
+            for i in range(n)
+        ],
+        "translated": {"de": f"eins {at}", "en": f"one {at}"},
+        "translations": {"de": f"zwei {at}", "en": ["two", "2"][:n]},
+        "labels": [i % 2 for i in range(n)],
+        "words": ["w" * i for i in range(n)],
+        "points": [[at, i] for i in range(n)],
+        "deep": [[[at] * i for i in range(j)] for j in range(n)],
+        "four": [at, -at, at, 0],
+        "pairs": [{"name": "x" * i, "box": tfds.features.BBox(0.0, 0.25, 0.5, 1.0)} for i in (at, 1)],
+        "rows": np.full((n, 3), at, np.uint8),
+        "strings": [f"s{i}" for i in range(n)],
+        "inner": {"floats": [0.1 * i for i in range(n)]},
+        "may_be": at if there else None,
+        "may_be_text": f"t{at}" if there else None,
+        "may_be_floats": np.array([at, 0.5], np.float32) if there else None,
+        "may_be_true": True if there else None,
+    }  # fmt: skip
+
+
 def other(at: int) -> dict[str, Any]:
     return {
-        "sequence": [1, 2], "sequence_of_dicts": {"q": [1]}, "inner": {"sequence": [0.5]}, "length": np.arange(at),
-        "zlib": np.zeros(2, np.int32), "uint64": np.zeros(2, np.uint64), "optional": None,
+        "sequence_of_images": [np.zeros((4, 5, 1), np.uint8)], "sequence_of_bytes": [np.zeros(2, np.int32)],
+        "sequence_uint64": [1], "two_of_any": [[1], [1, 2]], "inner": {"dataset": [{"q": 1}]},
+        "length": np.zeros((2, at), np.int64), "length_bytes": np.arange(at),
+        "zlib": np.zeros(2, np.int32), "uint64": np.zeros(2, np.uint64), "optional_bytes": np.int64(at),
         "float_image": np.zeros((4, 5, 1), np.float32), "video": np.zeros((2, 4, 4, 3), np.uint8),
-        "translation": {"en": "a", "de": "b"},
     }  # fmt: skip
 
 
@@ -109,6 +170,26 @@ class Whole(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, count: int) -> Iterator[Any]:
         return ((at, self.make(at)) for at in range(count))
+
+
+class Common(Whole):
+    """What many datasets have."""
+
+    features = {"id": tfds.features.Scalar(np.int64), **COMMON}
+    make = staticmethod(lambda at: {"id": at, **common(at)})
+
+
+class Sequences(Whole):
+    """A sequence, and an optional value, of every type."""
+
+    features = {"id": tfds.features.Scalar(np.int64), **SEQUENCES, **OPTIONAL}
+
+    @staticmethod
+    def make(at: int) -> dict[str, Any]:
+        random = np.random.default_rng(at)
+        sequences = {name: list(number(random, name.removeprefix("sequence_"), (at % 4,))) for name in SEQUENCES}
+        values = {name: number(random, name.removeprefix("optional_"), ())[()] for name in OPTIONAL}
+        return {"id": at, **sequences, **(values if at % 4 != 1 else dict.fromkeys(OPTIONAL))}
 
 
 class Mixed(Whole):
@@ -137,35 +218,55 @@ def flat(example: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 NAMES = sorted(flat(GOOD))
-#: A job's operators have 4,096 bytes at most, which these have together only in parts.
-PARTS = {
-    "scalar": [name for name in NAMES if name.startswith("scalar_")],
-    "plain": [name for name in NAMES if name.startswith("plain_")],
-    "bytes": [name for name in NAMES if name.startswith("bytes_")],
-    "other": [name for name in NAMES if not name.startswith(("scalar_", "plain_", "bytes_", "id"))],
-}
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_value_is_what_tfds_gives(
-    whole: Any, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_value_is_what_tfds_gives(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path))
     theirs = {int(each["id"]): flat(each) for each in tfds.as_numpy(whole.as_dataset(split="train"))}
     assert len(theirs) == RECORDS["train"]
-    source = sf.from_tfds(whole.data_dir, "train", columns=["id", *PARTS[part]])
+    source = sf.from_tfds(whole.data_dir, "train")
     assert (len(source.files), source.records) == (3, RECORDS["train"])
-    same_size = [op.crop("any_size", (3, 4), offset=(0, 0))] if part == "other" else []
+    same_size = [op.crop("any_size", (3, 4), offset=(0, 0))]
     with sf.Loader(source, operators=same_size, batch_size=5, tail="uneven") as loader:
-        seen = [check(batch, row, theirs, ["id", *PARTS[part]]) for batch in loader for row in range(len(batch["id"]))]
+        seen = [check(batch, row, theirs, NAMES) for batch in loader for row in range(len(batch["id"]))]
     assert sorted(seen) == sorted(theirs)
+
+
+@pytest.mark.parametrize("builder", [Common, Sequences])
+def test_one_call_reads_sequences_translations_and_optional_values(
+    builder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
+    made = prepare(builder, tmp_path)
+    theirs = {int(each["id"]): flat(each) for each in tfds.as_numpy(made.as_dataset(split="train"))}
+    assert len(theirs) == RECORDS["train"]
+    names = list(theirs[0])
+    with sf.Loader(sf.from_tfds(made.data_dir, "train"), batch_size=5, tail="uneven") as loader:
+        seen = [check(batch, row, theirs, names) for batch in loader for row in range(len(batch["id"]))]
+    assert sorted(seen) == sorted(theirs)
+
+
+def check_ragged(column: sf.RaggedColumn | sf.RaggedBytesColumn, row: int, wanted: Any, name: str) -> None:
+    """The values are TFDS's; their type is that of the record, as no operator takes ragged columns."""
+    if isinstance(column, sf.RaggedColumn):
+        is_float = (wanted.values if isinstance(wanted, tf.RaggedTensor) else wanted).dtype.name.startswith("float")
+        assert column.values.dtype == (np.float32 if is_float else np.int64), name
+    got = column[row]
+    as_list = wanted.to_list() if isinstance(wanted, tf.RaggedTensor) else wanted.tolist()
+    assert (got if isinstance(got, list) else got.tolist()) == as_list, name
+    if isinstance(got, np.ndarray):
+        assert got.shape == wanted.shape, name
 
 
 def check(batch: sf.Batch, row: int, theirs: dict[int, dict[str, Any]], names: list[str]) -> int:
     identity = int(batch["id"][row])
     assert set(batch) == set(names)
     for name in names:
-        wanted, got = theirs[identity][name], batch[name][row]
+        wanted = theirs[identity][name]
+        if isinstance(batch[name], sf.RaggedColumn | sf.RaggedBytesColumn):
+            check_ragged(batch[name], row, wanted, name)
+            continue
+        got = batch[name][row]
         if name == "any_size":
             wanted = wanted[:3, :4]
         if isinstance(got, bytes | list):
@@ -198,7 +299,7 @@ def test_all_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(sf.ConfigError) as caught:
         sf.from_tfds(folder, "train")
     text = str(caught.value)
-    for name in ("inner/sequence" if name == "inner" else name for name in OTHER):
+    for name in ("inner/dataset" if name == "inner" else name for name in OTHER):
         assert f"{name!r} is " in text, name
     assert "Read the others with columns=['id', 'text']" in text
     assert text.count("' is ") == len(OTHER)
@@ -223,6 +324,40 @@ def test_what_is_missing_is_named(whole: Any, tmp_path: Path) -> None:
     (copy / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "array_record"}))
     with pytest.raises(sf.ConfigError, match='array_record; prepare it with file_format="tfrecord"'):
         sf.from_tfds(copy, "train")
+
+
+def command(*words: str) -> tuple[int, dict[str, Any]]:
+    """The status and what the command says."""
+    done = subprocess.run([str(BINARY), *words, "-o", "json"], capture_output=True, text=True, timeout=60)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_its_numbers_of_records_are_known_to_the_command(
+    whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the `dataset_info.json` that TFDS wrote, before anything is scanned; and it says which shard was cut."""
+    monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
+    copy = tmp_path / "whole/1.2.0"
+    shutil.copytree(whole.data_dir, copy)
+    files = str(copy / "whole-train.tfrecord-*")
+    lengths = whole.info.splits["train"].shard_lengths
+    status, found = command("dataset", "inspect", "--unscanned", files)
+    assert (status, found["records"], found["sidecar_faults"]) == (0, RECORDS["train"], [])
+    assert [shard["records"] for shard in found["shards"]] == lengths and len(lengths) == 3
+    assert not (tmp_path / "cache").exists()
+    status, found = command("dataset", "verify", files)
+    assert (status, found["records_ok"], found["sidecar_faults"]) == (0, RECORDS["train"], [])
+    assert [file["records_ok"] for file in found["files"]] == lengths
+    cut = copy / "whole-train.tfrecord-00001-of-00003"
+    with sf.TFRecordWriter(tmp_path / "shorter") as writer:
+        for record in list(sf.read_records(cut))[:-1]:
+            writer.write(record)
+    (tmp_path / "shorter").replace(cut)
+    status, found = command("dataset", "verify", files)
+    assert (status, found["records_ok"], found["records_damaged"]) == (1, RECORDS["train"] - 1, 0)
+    (fault,) = found["sidecar_faults"]
+    assert fault["file"] == str(copy / "dataset_info.json")
+    assert f"{lengths[1]} records of {cut.name}" in fault["what"]
 
 
 def test_arrays_of_bfloat16(tmp_path: Path) -> None:

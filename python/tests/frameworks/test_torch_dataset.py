@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import shardfeed as sf
@@ -49,6 +51,26 @@ def test_a_data_loader_hands_the_batches_on(files: str) -> None:
             assert dataset.state_after(batch) == dataset.state_dict()
             got.append(batch["id"].tolist())
     assert got == order(files)
+
+
+def test_batches_in_pinned_memory(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    each = loader(files)
+    with warnings.catch_warnings():
+        # Without an accelerator torch says that nothing is pinned.
+        warnings.simplefilter("ignore")
+        data_loader = DataLoader(sf.torch.Dataset(each), batch_size=None, pin_memory=True)
+        assert [batch["id"].tolist() for batch in data_loader] == order(files)[:6]
+    # With one it does this to each batch.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
+    batch = next(iter(each))
+    pinned = pin_memory(batch)
+    assert isinstance(pinned, sf.Batch) and list(pinned) == list(batch)
+    for name in ("id", "image", "padded"):
+        assert pinned[name].data_ptr() != batch[name].data_ptr() and torch.equal(pinned[name], batch[name])
+    # What is no tensor stays where it is.
+    for name in ("name", "list", "words", "at", "deep"):
+        assert pinned[name] is batch[name]
+    assert each.state_after(pinned) == each.state_dict()
 
 
 def test_a_break_skips_nothing(files: str) -> None:

@@ -1,0 +1,103 @@
+"""Pages of docs say what the code says: what `why` tells, and who may ask what. Their links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+
+from cluster import BINARY
+from conftest import ROOT
+
+import shardfeed as sf
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def code(path: str) -> str:
+    """Without tests, and with texts over several lines in one."""
+    text = (ROOT / path).read_text().split("#[cfg(test)]")[0]
+    return re.sub(r"\\\n\s*", "", text)
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """The cells of the table with this first line."""
+    (table,) = re.findall(rf"^{re.escape(header)}\n\|[- |]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+
+
+TOLD = "| limit | it says | it is so when | change, the first that fits |"
+KNOBS = "| knob | where | if nobody says | more of it | costs |"
+
+
+def test_every_limit_has_its_row_with_the_words_of_why() -> None:
+    text = code("worker/pipeline/src/limit.rs")
+    (variants,) = re.findall(r"pub enum Limit \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    names = [re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
+    found = rows(page("TUNING.md"), TOLD)
+    assert sorted(cells[0].strip("`") for cells in found) == sorted(names)
+    for limit, says, _, change in found:
+        words = re.findall(r'"([^"]+)"', says) + [word for word in re.findall(r'"([^"]+)"', change) if " " in word]
+        assert words, limit
+        for each in words:
+            assert each in text, f"{limit}: {each!r}"
+
+
+def test_the_knobs_are_there() -> None:
+    parameters = inspect.signature(sf.Loader.__init__).parameters
+    told = subprocess.run([BINARY, "worker", "start", "--help"], capture_output=True, text=True, timeout=60).stdout
+    text = page("TUNING.md")
+    assert set(re.findall(r"`(\w+)=", text)) <= set(parameters)
+    for cells in rows(text, KNOBS):
+        assert all(f"{flag} <" in told for flag in re.findall(r"`(--[a-z-]+)`", cells[1])), cells
+    defaults = {"shuffle_window": 10_000, "interleave": 16, "block_length": 1, "cache_bytes": 0, "prefetch": None}
+    assert {name: parameters[name].default for name in defaults} == defaults
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [path for folder in (".", "docs", "deploy", "examples") for path in (ROOT / folder).glob("*.md")]
+    for path in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            if link.startswith(("http:", "https:")):
+                continue
+            file, _, anchor = link.partition("#")
+            to = path.parent / file if file else path
+            assert to.exists(), f"{path.name}: {link}"
+            titles = re.findall(r"^#+ (.*)$", to.read_text(), re.MULTILINE) if anchor else []
+            found = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not anchor or anchor in found, f"{path.name}: {link}"
+
+
+def test_every_page_is_in_the_contents() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\(([A-Z_]+\.md)\)", page("README.md")))
+
+
+#: Of the functions of the table, the words in the page.
+REACHES = {"Any": "allowed", "Job": "that job", "Whole": "refused"}
+ROLES = "| call | for | with a token for some jobs |"
+
+
+def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
+    text = code("coordinator/server/src/rights.rs")
+    groups = {name: set(re.findall(r"\w+", roles.lower())) for name, roles in re.findall(r"^const (\w+): &\[Role\] = &\[(.*?)\];", text, re.MULTILINE)}
+    (table,) = re.findall(r"match rpc \{(.*?)^    \}", text, re.MULTILINE | re.DOTALL)
+    asked: dict[str, tuple[frozenset[str], str]] = {}
+    for calls, group, reach in re.findall(r"((?:Rpc::\w+[\s|]*)+) => \((\w+), Reach::(\w+)\)", table):
+        for call in re.findall(r"Rpc::(\w+)", calls):
+            asked[call] = (frozenset(groups[group]), REACHES[reach])
+    # Every call is in the table, and in the list of calls.
+    (calls,) = re.findall(r"enum Rpc \{(.*?)^\s*\}", code("coordinator/server/src/metrics.rs"), re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"^\s*(\w+),$", calls, re.MULTILINE)) == set(asked)
+    among_nodes = {call for call, (roles, _) in asked.items() if roles == {"coordinator"}}
+    text = page("SECURITY.md")
+    (sentence,) = re.findall(r"^What coordinators ask of each other \((.*?)\) is for the role coordinator", text, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == among_nodes
+    found = {call.strip("`"): (frozenset(roles.split(", ")), reach) for call, roles, reach in rows(text, ROLES)}
+    # Whoever shows it: any role, and the token itself is looked at, not who brings it.
+    assert found.pop("ExchangeAccess") == (frozenset({"whoever shows a join token"}), "allowed")
+    exchanged, _ = asked.pop("ExchangeAccess")
+    assert exchanged == groups["ALL"]
+    assert found == {call: told for call, told in asked.items() if call not in among_nodes}
