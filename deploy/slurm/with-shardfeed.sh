@@ -6,13 +6,18 @@
 #   export SHARDFEED_STATE=$SLURM_SUBMIT_DIR/.shardfeed/$SLURM_JOB_ID
 #   with-shardfeed.sh srun --overlap python train.py
 #
-# It sets SHARDFEED_COORDINATOR and SHARDFEED_WORKER for the command. After a requeue the coordinator goes on in the same
-# SHARDFEED_STATE, wherever it runs, so it must be a folder that all nodes share and that outlives the job's nodes.
+# It sets SHARDFEED_COORDINATOR, SHARDFEED_WORKER and SHARDFEED_TLS, a trainer's certificate, for the command. After a requeue the
+# coordinator goes on in the same SHARDFEED_STATE, wherever it runs, so it must be a folder that all nodes share and that outlives the
+# job's nodes.
 # Nobody needs root, and nothing stays behind on the nodes.
 #
-#   SHARDFEED_STATE      folder for the coordinator's data; required
+# Only who can read SHARDFEED_STATE/pki, which is this user, can talk to the job's coordinator:
+#
+#   shardfeed top --coordinator @$SHARDFEED_STATE/cluster.json --tls $SHARDFEED_STATE/pki/admin
+#
+#   SHARDFEED_STATE      folder for the coordinator's data and the job's certificates; required
 #   SHARDFEED_INTERFACE  network interface of the coordinator, such as hsn0 or ib0; default: the address that Slurm has of the node
-#   SHARDFEED_PORT       its port; default: one from the job's number, as jobs may share a node
+#   SHARDFEED_PORT       its port; default: a free one, as jobs may share a node
 #   SHARDFEED_WORKER_OPTIONS   more options of `shardfeed worker start`, such as "--memory-budget 64GiB"
 set -euo pipefail
 
@@ -21,7 +26,6 @@ set -euo pipefail
 shardfeed=$(command -v "${SHARDFEED_BINARY:-shardfeed}") || { echo "error: the command shardfeed is not in PATH" >&2; exit 2; }
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=${SHARDFEED_PORT:-$((20000 + SLURM_JOB_ID % 20000))}
 # A folder of the node itself: sockets' paths are short, and no two jobs meet there.
 run=/tmp/shardfeed-$SLURM_JOB_ID
 here=(--overlap --nodes=1 --ntasks=1 --nodelist="$head")
@@ -35,9 +39,23 @@ else
   address=$(srun "${here[@]}" getent ahostsv4 "$name" | awk '{print $1; exit}')
 fi
 [ -n "$address" ] || { echo "error: $head has no IPv4 address; set SHARDFEED_INTERFACE" >&2; exit 1; }
-export SHARDFEED_COORDINATOR=$address:$port SHARDFEED_WORKER=$run/worker.sock
-
 mkdir -p "$SHARDFEED_STATE"
+# The coordinator writes it when it serves; workers and ranks wait for it. Where a node died it still says where that was.
+endpoint=$(realpath "$SHARDFEED_STATE")/cluster.json
+rm -f "$endpoint"
+# Certificates of this job, good for a year. Made aside: a start that was cut off leaves none, or all.
+pki=$(realpath "$SHARDFEED_STATE")/pki
+if [ ! -e "$pki" ]; then
+  rm -rf "$pki.new"
+  "$shardfeed" tls init "$pki.new" --coordinator "$address" > /dev/null
+  "$shardfeed" tls issue "$pki.new" trainer trainer > /dev/null
+  mv "$pki.new" "$pki"
+fi
+# Queued again, the coordinator may be on another node.
+[ -e "$pki/$address/tls.crt" ] || "$shardfeed" tls issue "$pki" coordinator "$address" > /dev/null
+export SHARDFEED_COORDINATOR=@$endpoint SHARDFEED_WORKER=$run/worker.sock SHARDFEED_TLS=$pki/trainer
+echo "shardfeed: this job's cluster: shardfeed top --coordinator @$endpoint --tls $pki/admin" >&2
+
 logs=$SHARDFEED_STATE/log-${SLURM_RESTART_COUNT:-0}
 mkdir -p "$logs"
 servers=()
@@ -61,14 +79,16 @@ trap end EXIT
 # Slurm tells the batch script alone; the steps it ends by itself.
 trap 'exit 143' TERM
 
-# On the job's network, which other jobs and users may share: nothing on it is encrypted or authenticated. UNTIL: TLS and tokens.
+# On the job's network, which other jobs and users may share.
 srun "${here[@]}" --gres=none --job-name=shardfeed-coordinator \
   --output="$logs/coordinator.out" --error="$logs/coordinator.log" \
-  "$shardfeed" coordinator start --data "$SHARDFEED_STATE/coordinator" --listen "$address:$port" --http 127.0.0.1:0 &
+  "$shardfeed" coordinator start --data "$SHARDFEED_STATE/coordinator" --listen "$address:${SHARDFEED_PORT:-0}" --http 127.0.0.1:0 \
+  --tls "$pki/$address" --endpoint-file "$endpoint" &
 servers+=($!)
 # shellcheck disable=SC2086  # options, with spaces between them
 srun "${everywhere[@]}" --job-name=shardfeed-worker --output="$logs/worker-%N.out" --error="$logs/worker-%N.log" \
-  "$shardfeed" worker start --socket "$run/worker.sock" --cache-dir "$run/cache" ${SHARDFEED_WORKER_OPTIONS:-} &
+  "$shardfeed" worker start --socket "$run/worker.sock" --cache-dir "$run/cache" --tls "$pki/worker" \
+  ${SHARDFEED_WORKER_OPTIONS:-} &
 servers+=($!)
 
 # Until each node's worker serves. A worker waits for the coordinator by itself.

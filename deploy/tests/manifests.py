@@ -12,7 +12,12 @@ import yaml
 from command import DEPLOY, run
 
 KUBERNETES = DEPLOY / "kubernetes"
-RENDERED = ["overlays/dev", "overlays/prod", "examples/job"]
+RENDERED = [
+    "overlays/dev", "overlays/prod", "overlays/prod-cert-manager", "examples/job", "examples/admin", "examples/monitored",
+    "examples/monitored-job",
+]  # fmt: skip
+#: Whose objects only a controller of its own knows.
+CUSTOM = ("cert-manager.io/", "monitoring.coreos.com/")
 
 Manifest = dict[str, Any]
 REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -42,9 +47,9 @@ def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
 
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """Kind and name of what makes them, and the template."""
+    """Kind and name of what makes them, and the template. A pod is its own."""
     for each in manifests:
-        template = each.get("spec", {}).get("template")
+        template = each if each["kind"] == "Pod" else each.get("spec", {}).get("template")
         if template is not None:
             yield f"{each['kind']}/{each['metadata']['name']}", template
 

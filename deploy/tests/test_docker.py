@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,13 @@ class Compose:
     def ask(self, *arguments: str, on: str = COORDINATORS[0]) -> Any:
         return json.loads(self.execute(on, "shardfeed", *arguments, "-o", "json"))
 
+    def stranger(self, *script: str) -> subprocess.CompletedProcess[str]:
+        """A shell in another container of the network, with what workers have at /tls; it asks coordinator-1."""
+        options = ["--network", f"{PROJECT}_shardfeed", "--volume", f"{PROJECT}_tls-worker:/tls:ro"]
+        options += ["--env", f"SHARDFEED_COORDINATOR={COORDINATORS[0]}:7070", "--entrypoint", "/bin/sh"]
+        command = ["docker", "run", "--rm", *options, IMAGES["shardfeed"], "-c", "\n".join(script)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
     def kill(self, service: str) -> None:
         """As a crash: `docker kill` would count as somebody's wish."""
         before = self.state(service)
@@ -112,6 +120,49 @@ def test_nobody_in_a_container_is_root_or_may_write_its_image(compose: Compose) 
         caps = Path(f"/proc/{found['State']['Pid']}/status").read_text()
         assert "CapBnd:\t0000000000000000\n" in caps and "NoNewPrivs:\t1\n" in caps
         assert found["NetworkSettings"]["Ports"] in ({}, None)
+
+
+def test_who_does_not_prove_who_they_are_is_refused(compose: Compose) -> None:
+    assert compose.ask("access", "whoami")["role"] == "admin"
+    only_ca = "mkdir /tmp/tls && cp /tls/ca.crt /tmp/tls"
+    others = "shardfeed tls init /tmp/other --coordinator coordinator-1 && cp /tls/ca.crt /tmp/other/admin/"
+    for script in (
+        [only_ca, "exec shardfeed cluster status --tls /tmp/tls"],
+        [others, "exec shardfeed cluster status --tls /tmp/other/admin"],
+        # A worker may work, and no more.
+        ["exec shardfeed worker cordon worker-1 --tls /tls"],
+    ):
+        refused = compose.stranger(*script)
+        assert refused.returncode == 4, f"{script}: {refused}"
+    assert compose.stranger("exec shardfeed cluster status").returncode != 0
+    assert compose.stranger("exec shardfeed cluster status --tls /tls").returncode == 0
+
+    def written() -> bool:
+        refused = compose.ask("audit", "--refused")["entries"]
+        return ("ListWorkers", "worker:worker") in {(each["method"], each["principal"]) for each in refused}
+
+    until(written, "the audit has what was refused", 10)
+
+
+def test_certificates_are_renewed_while_all_runs(compose: Compose) -> None:
+    """As `up pki` does when they end soon."""
+
+    def serial(role: str) -> str:
+        return str(compose.ask("tls", "show", f"/tls/{role}")["certificate"]["serial"])
+
+    before, session = serial("coordinator-1"), compose.ask("worker", "list")["workers"][0]["session"]
+    volumes = ["--volume", f"{PROJECT}_pki:/var/lib/shardfeed", "--entrypoint", "shardfeed"]
+    run(["docker", "run", "--rm", *volumes, IMAGES["shardfeed"], "tls", "rotate", "/var/lib/shardfeed/pki"])
+    compose("up", "--no-deps", "pki")
+    assert serial("coordinator-1") != before
+    # Files are looked at when a connection is made or taken.
+    since = compose.state(WORKERS[0])["StartedAt"]
+    killed = COORDINATORS[compose.ask("cluster", "status")["leader"] - 1]
+    compose.kill(killed)
+    for service in {WORKERS[0], *COORDINATORS} - {killed}:
+        until(lambda service=service: "certificates were read again" in compose.log(service), f"{service} has read them", 60)  # type: ignore[misc]
+    assert compose.ask("worker", "list")["workers"][0]["session"] == session
+    assert compose.state(WORKERS[0])["StartedAt"] == since
 
 
 def test_a_training_survives_a_coordinator_and_a_worker_and_every_record_is_there_once(compose: Compose) -> None:

@@ -119,6 +119,8 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         try:
             until(sees, "Prometheus sees a trainer", 60)
             until(lambda: prometheus.ask("shardfeed:trainer_wait:ratio"), "the recorded rules", 90)
+            until(lambda: prometheus.ask("shardfeed:job_rank_wait:ratio"), "what the leader heard", 90)
+            until(lambda: prometheus.ask("shardfeed_job_epoch_shards"), "the leader counts shards", 90)
         except AssertionError as error:
             logs = [file.read_text()[-600:] for file in sorted(folder.glob("*.log"))]
             raise AssertionError(logs) from error
@@ -144,6 +146,14 @@ def test_the_rules_are_rules_and_fire_when_they_should() -> None:
         # Once in a cluster in good order, where it is silent, and once where it fires.
         assert tested.count(f"alertname: {name}\n") + tested.count(f"alertname: {name}}}") >= 2, name
     assert tested.count("exp_alerts:") == len(named)
+
+
+def test_the_runbook_says_what_every_alert_means_and_what_to_do() -> None:
+    runbook = (ROOT / "docs/RUNBOOK.md").read_text()
+    rows = re.findall(r"^\| `(Shardfeed\w+)` \| (.+) \| (.+) \|$", runbook, re.MULTILINE)
+    named = re.findall(r"alert: (\w+)", (MONITORING / "alerts.yml").read_text())
+    # Each once, in the order of the file, and none that is no longer there.
+    assert [name for name, _, _ in rows] == named
 
 
 def test_every_expression_of_the_dashboard_has_an_answer(watching: Prometheus) -> None:
@@ -176,6 +186,8 @@ def described(watching: Prometheus) -> set[str]:
 def test_the_trainers_job_is_the_label_and_nothing_alarms(watching: Prometheus) -> None:
     (rank,) = watching.ask("shardfeed_trainer_step")
     assert (rank["metric"]["job"], rank["metric"]["rank"]) == ("watched", "0")
+    (heard,) = watching.ask("shardfeed_job_rank_wait_seconds_total")
+    assert (heard["metric"]["job"], heard["metric"]["rank"]) == ("watched", "0")
     assert watching.ask('up{job=~"shardfeed-.*"}') != []
     assert watching.ask('up{job=~"shardfeed-.*"} == 0') == []
     rules = [rule for group in watching.get("rules")["groups"] for rule in group["rules"]]

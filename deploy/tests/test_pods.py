@@ -4,6 +4,7 @@ limits, volumes, probes and names. What only a cluster has, such as placing them
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import manifests
 import pytest
-from command import HOME, ROOT, run, until
+from command import HOME, ROOT, run, shardfeed, until
 from containers import IMAGES, PROJECT, Container
 from manifests import Manifest, environment, expand, one, render
 
@@ -49,6 +50,39 @@ def data() -> Path:
     (folder / "out").mkdir()
     run(["chmod", "-R", "a+rwX", folder])
     return folder
+
+
+@pytest.fixture(scope="module")
+def pki() -> Path:
+    """Certificates as deploy/README.md has them made."""
+    folder = HOME / "pki"
+    shutil.rmtree(folder, ignore_errors=True)
+    shardfeed("tls", "init", folder, "--coordinator", "any")
+    hosts = [f"--host={name}" for name in (f"*.{DOMAIN}", DOMAIN, "localhost", "127.0.0.1")]
+    shardfeed("tls", "issue", folder, "coordinator", "kubernetes", *hosts)
+    shardfeed("tls", "issue", folder, "trainer", "trainer")
+    return folder
+
+
+def secrets(template: Manifest, pki: Path) -> dict[str, str]:
+    """Its volumes of secrets as folders, with the owner and the rights that a kubelet gives the files."""
+    made = {}
+    pod = template["spec"]
+    for volume in pod.get("volumes", []):
+        if "secret" not in volume:
+            continue
+        secret = volume["secret"]
+        role = secret["secretName"].removeprefix("shardfeed-").removesuffix("-tls")
+        folder = pki / f"mounted/{role}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in secret["items"]:
+            path = folder / item["path"]
+            shutil.copy(pki / {"coordinator": "kubernetes"}.get(role, role) / item["key"], path)
+            os.chown(path, 0, pod["securityContext"]["fsGroup"])
+            path.chmod(secret["defaultMode"])
+        folder.chmod(0o755)
+        made[volume["name"]] = str(folder)
+    return made
 
 
 def as_a_container(
@@ -93,13 +127,15 @@ def probe(running: Container, container: Manifest, which: str) -> bool:
 
 
 class Set:
-    """The coordinators' StatefulSet."""
+    """The coordinators' StatefulSet, and the pod of examples/admin to ask from."""
 
-    def __init__(self, folder: str) -> None:
-        self.set = one(render(folder), "StatefulSet")
+    def __init__(self, folder: str, pki: Path) -> None:
+        self.set, self._pki = one(render(folder), "StatefulSet"), pki
         self.template = self.set["spec"]["template"]
         (self.container,) = self.template["spec"]["containers"]
+        self.secrets = secrets(self.template, pki)
         self.running: dict[int, Container] = {}
+        self._admin: Container | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Set:
@@ -122,8 +158,9 @@ class Set:
         names = [f"--network-alias={each}" for each in (f"{name}.{DOMAIN}", DOMAIN)]
         # A volume without a name goes with the container.
         options = [*names, "--volume=/var/lib/shardfeed"]
-        container = self.container | {"volumeMounts": []}
-        made = as_a_container(self.template, container, fields, {}, *options)
+        mounted = [each for each in self.container["volumeMounts"] if each["name"] in self.secrets]
+        container = self.container | {"volumeMounts": mounted}
+        made = as_a_container(self.template, container, fields, self.secrets, *options)
         self.running[number] = self._stack.enter_context(made)
         return made
 
@@ -136,9 +173,19 @@ class Set:
 
         until(is_so, f"{running.name}: {which}", STARTED_S)
 
-    def ask(self, *arguments: str, on: int = 1) -> Any:
-        """As `kubectl exec` would."""
-        done = self.running[on].execute("shardfeed", *arguments, "-o", "json")
+    @property
+    def admin(self) -> Container:
+        if self._admin is None:
+            pod = one(render("examples/admin"), "Pod")
+            (container,) = pod["spec"]["containers"]
+            fields = {"metadata.name": pod["metadata"]["name"]}
+            self._admin = self._stack.enter_context(as_a_container(pod, container, fields, secrets(pod, self._pki)))
+        return self._admin
+
+    def ask(self, *arguments: str) -> Any:
+        """As `kubectl exec` would in the admin's pod; without certificates in the first coordinator's."""
+        running = self.admin if self.secrets else self.running[1]
+        done = running.execute("shardfeed", *arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -149,8 +196,8 @@ class Set:
             self.until_probed(number, "readinessProbe")
 
 
-def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str) -> None:
-    with Set("overlays/prod") as coordinators:
+def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str, pki: Path) -> None:
+    with Set("overlays/prod", pki) as coordinators:
         coordinators.start(1)
         coordinators.until_probed(1, "startupProbe")
         assert probe(coordinators.running[1], coordinators.container, "livenessProbe")
@@ -161,6 +208,9 @@ def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str) ->
             coordinators.until_probed(number, "readinessProbe")
         status = coordinators.ask("cluster", "status")
         assert {member["address"] for member in status["members"]} == {f"{NAME.format(n)}.{DOMAIN}:7070" for n in (1, 2, 3)}
+        # A coordinator is no admin.
+        refused = coordinators.running[1].execute("shardfeed", "cluster", "remove", "2", "--yes")
+        assert refused.returncode == 4, refused
         # As `kubectl scale --replicas=4` would.
         coordinators.start(4)
         coordinators.until_probed(4, "startupProbe")
@@ -171,18 +221,19 @@ def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str) ->
         leader = coordinators.ask("cluster", "status")["leader"]
         assert coordinators.running[leader].stop(grace) == 0
         other = next(number for number in coordinators.running if number != leader)
-        assert coordinators.ask("cluster", "status", on=other)["leader"] not in (None, leader)
+        said = coordinators.running[other].execute("shardfeed", "cluster", "status", "-o", "json")
+        assert json.loads(said.stdout)["leader"] not in (None, leader), said
 
 
-def test_the_small_overlay_is_a_cluster_of_one(network: str) -> None:
-    with Set("overlays/dev") as coordinators:
+def test_the_small_overlay_is_a_cluster_of_one(network: str, pki: Path) -> None:
+    with Set("overlays/dev", pki) as coordinators:
         coordinators.start_all()
         assert list(coordinators.numbers) == [1]
         assert len(coordinators.ask("cluster", "status")["members"]) == 1
 
 
 @pytest.mark.parametrize("shape", ["sidecar", "daemonset"])
-def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data: Path, shape: str) -> None:
+def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data: Path, pki: Path, shape: str) -> None:
     if shape == "sidecar":
         owner = one(render("examples/job"), "Job")
         template = owner["spec"]["template"]
@@ -194,13 +245,13 @@ def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data
         before, (worker,) = template["spec"]["initContainers"], template["spec"]["containers"]
         name, volumes = "node-1", {"run": "run", "cache": "cache"}
     fields = {"metadata.name": name, "metadata.namespace": "shardfeed", "spec.nodeName": name}
-    mounts = {"datasets": str(data / "data")}
+    mounts = {"datasets": str(data / "data")} | secrets(template, pki)
     for volume, folder in volumes.items():
         # Made by the kubelet for root: an emptyDir for all to write, a host's folder not.
         (data / folder).mkdir()
         (data / folder).chmod(0o777 if shape == "sidecar" else 0o755)
         mounts[volume] = str(data / folder)
-    with Set("overlays/dev") as coordinators, ExitStack() as stack:
+    with Set("overlays/prod", pki) as coordinators, ExitStack() as stack:
         coordinators.start_all()
         for container in before:
             first = stack.enter_context(as_a_container(template, container, fields, mounts))
@@ -213,7 +264,7 @@ def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data
 
         until(started, "the worker has started", STARTED_S)
         assert coordinators.ask("worker", "list")["workers"][0]["name"] == name
-        trainer = stack.enter_context(training(fields, data, mounts[next(iter(volumes))]))
+        trainer = stack.enter_context(training(fields, data, mounts[next(iter(volumes))], pki))
 
         def served() -> bool:
             assert trainer.state["Running"], trainer.log()
@@ -229,12 +280,15 @@ def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data
     assert total.epochs == EPOCHS
 
 
-def training(fields: dict[str, str], data: Path, run_folder: str) -> Container:
+def training(fields: dict[str, str], data: Path, run_folder: str, pki: Path) -> Container:
     """The user's container: the image and the training are theirs, what it is told of the worker stands in the manifest."""
-    (trainer,) = one(manifests.render("examples/job"), "Job")["spec"]["template"]["spec"]["containers"]
+    template = one(manifests.render("examples/job"), "Job")["spec"]["template"]
+    (trainer,) = template["spec"]["containers"]
+    (tls,) = [each for each in trainer["volumeMounts"] if each["name"] == "shardfeed-trainer-tls"]
     told = {name: value for name, value in environment(trainer, fields | {UID: "1"}).items() if name.startswith("SHARDFEED_")}
     options = [f"--env={name}={value}" for name, value in told.items()]
     options += ["--user=10001:10001", "--cap-drop=ALL", f"--volume={run_folder}:/run/shardfeed:ro"]
+    options += [f"--volume={secrets(template, pki)[tls['name']]}:{tls['mountPath']}:ro"]
     options += [f"--volume={data / 'data'}:/data:ro", f"--volume={data / 'out'}:/out", "--env=SHARDFEED_LEDGER=/out/ledger"]
     train = ["/opt/shardfeed/examples/digits/train.py", "--data=/data", "--checkpoint=/out/last.npz"]
     train += [f"--epochs={EPOCHS}", f"--step-seconds={STEP_SECONDS}"]

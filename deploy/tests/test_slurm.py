@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -90,7 +91,8 @@ class Job:
     def ask(self, *arguments: str, restart: int = 0) -> Any:
         words = self.ready(restart)
         address = words[words.index("grpc") + 1]
-        command = [str(BINARY), *arguments, "--coordinator", address, "-o", "json"]
+        admin = str(self.folder / "state/pki/admin")
+        command = [str(BINARY), *arguments, "--coordinator", address, "--tls", admin, "-o", "json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=plain_environment())
         assert done.returncode == 0, f"{done.stderr}{self.said()}"
         return json.loads(done.stdout)
@@ -140,7 +142,14 @@ def test_ranks_workers_and_coordinator_are_steps_of_one_allocation(lab: SlurmLab
     hosts = job.hosts
     is_served = {rank: ("served", host) for rank, host in enumerate(hosts)}
     until(lambda: job.served() == is_served, "each rank is served by its node's worker", 30)
-    assert job.ready()[job.ready().index("grpc") + 1].startswith(f"{lab.nodes[hosts[0]]}:")
+    address = job.ready()[job.ready().index("grpc") + 1]
+    assert address.startswith(f"{lab.nodes[hosts[0]]}:")
+    pki = job.folder / "state/pki"
+    assert f"--coordinator @{job.folder}/state/cluster.json --tls {pki}/admin" in job.said()
+    assert stat.S_IMODE(pki.stat().st_mode) == 0o700
+    for options, exit_code in ((), 6), (("--tls", pki / "trainer"), 4):
+        refused = subprocess.run([BINARY, "job", "list", "--coordinator", address, *options], capture_output=True, env=plain_environment())
+        assert refused.returncode == exit_code, refused
     job.until("COMPLETED")
     job.count()
     for host in hosts:
@@ -170,6 +179,8 @@ def test_after_a_node_died_the_job_goes_on_where_it_was(lab: SlurmLab, victim: s
         until(lambda: job.ready(restart=1), "the coordinator is back", REQUEUE_S)
         assert node not in job.hosts
         assert job.cluster_id(restart=1) == cluster_id
+        # Of a node that was not in it before, the certificate was made then.
+        assert (job.folder / f"state/pki/{lab.nodes[job.hosts[0]]}/tls.crt").exists()
         # From its disk: no rank of the second start has said anything that is as far.
         assert job.written(restart=1) >= before
         job.until("COMPLETED")

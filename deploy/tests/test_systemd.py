@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import roots
-from command import BINARY, DEPLOY, ROOT, run, until
+from command import BINARY, DEPLOY, ROOT, run, shardfeed, until
 from machine import Machine
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/digits")]
@@ -24,6 +24,9 @@ WORKER = "shardfeed-worker.service"
 PORTS = {1: 7070, 2: 7170, 3: 7270}
 ADDRESSES = ",".join(f"127.0.0.1:{port}" for port in PORTS.values())
 SOCKET = "/run/shardfeed/worker.sock"
+#: Two processes of one host with a folder each.
+TLS = {"coordinator": "/etc/shardfeed/tls", "worker": "/etc/shardfeed/tls-worker"}
+AS_ADMIN = ("--coordinator", ADDRESSES, "--tls", "/root/pki/admin")
 #: What the real ones get: seconds until systemd takes a silent process for dead, and a little.
 WATCHDOG_S = {"coordinator": 30.0 + 15.0, "worker": 60.0 + 15.0}
 #: `systemd-analyze security`, 0 to 10, 10 is a root process.
@@ -39,9 +42,12 @@ def machine() -> Iterator[Machine]:
     etc = made.root / "etc"
     peers = ", ".join(f'"{node}=127.0.0.1:{port}"' for node, port in PORTS.items())
     with (etc / "shardfeed/coordinator.toml").open("a") as options:
-        options.write(f"peers = [{peers}]\n")
+        options.write(f'peers = [{peers}]\ntls = "{TLS["coordinator"]}"\n')
     worker = etc / "shardfeed/worker.toml"
-    worker.write_text(worker.read_text().replace('"127.0.0.1:7070"', f'"{ADDRESSES}"'))
+    worker.write_text(worker.read_text().replace('"127.0.0.1:7070"', f'"{ADDRESSES}"') + f'tls = "{TLS["worker"]}"\n')
+    pki = made.root / "root/pki"
+    shardfeed("tls", "init", pki, "--coordinator", "127.0.0.1")
+    shardfeed("tls", "issue", pki, "trainer", "trainer")
     for node, port in PORTS.items():
         # Three hosts need none of this.
         drop_in = etc / f"systemd/system/{COORDINATORS[node]}.d/ports.conf"
@@ -53,9 +59,20 @@ def machine() -> Iterator[Machine]:
     with made:
         made.run("useradd", "--create-home", "--groups", "shardfeed", "trainer")
         made.run("useradd", "stranger")
+        install_certificates(made)
+        made.run("cp", "-R", "/root/pki/trainer", "/home/trainer/tls")
+        made.run("chown", "-R", "trainer", "/home/trainer/tls")
         made.run("chmod", "0777", "/srv/data")
         made.run("sh", "-c", "chmod 0755 /home/trainer; echo data > /home/trainer/readable; chmod 0777 /home/trainer")
         yield made
+
+
+def install_certificates(machine: Machine) -> None:
+    """As deploy/README.md says."""
+    for process, source in (("coordinator", "127.0.0.1"), ("worker", "worker")):
+        folder = TLS[process]
+        machine.run("install", "-d", "-m", "0750", "-g", "shardfeed", folder)
+        machine.run("sh", "-c", f"install -m 0640 -g shardfeed /root/pki/{source}/* {folder}")
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +83,12 @@ def cluster(machine: Machine) -> Machine:
 
 
 def ask(machine: Machine, *arguments: str) -> Any:
-    return json.loads(machine.run("shardfeed", *arguments, "--coordinator", ADDRESSES, "-o", "json"))
+    return json.loads(machine.run("shardfeed", *arguments, *AS_ADMIN, "-o", "json"))
 
 
 def leader(machine: Machine) -> int:
     """0: there is none for now."""
-    done = machine.execute("shardfeed", "cluster", "status", "--coordinator", ADDRESSES, "-o", "json")
+    done = machine.execute("shardfeed", "cluster", "status", *AS_ADMIN, "-o", "json")
     return int(json.loads(done.stdout)["leader"] or 0) if done.returncode == 0 else 0
 
 
@@ -119,7 +136,7 @@ def test_a_worker_is_ready_and_serves_its_group_only(cluster: Machine) -> None:
     health = ("shardfeed", "health", "--worker", "--socket", SOCKET)
     assert "serves" in cluster.run(*health, user="trainer")
     stranger = cluster.execute(*health, user="stranger")
-    assert stranger.returncode == 6 and "may not connect" in stranger.stderr, stranger
+    assert stranger.returncode == 4 and "may not connect" in stranger.stderr, stranger
 
 
 @pytest.mark.parametrize("process", ["coordinator", "worker"])
@@ -143,6 +160,74 @@ def test_a_killed_one_comes_back(cluster: Machine) -> None:
         cluster.run("systemctl", "kill", "--kill-whom=main", "--signal=SIGKILL", unit)
         cluster.until_active(unit, but_not=before)
         assert "status=9/KILL" in cluster.journal(unit)
+
+
+def test_renewed_certificates_are_taken_by_what_runs(cluster: Machine) -> None:
+    units = (*COORDINATORS.values(), WORKER)
+    before = {unit: cluster.until_active(unit) for unit in units}
+    cluster.run("shardfeed", "tls", "rotate", "/root/pki")
+    install_certificates(cluster)
+    # Files are looked at when a connection is made or taken, as after a change of the leader.
+    restarted = COORDINATORS[until(lambda: leader(cluster), "somebody leads", 30)]
+    cluster.run("systemctl", "restart", restarted)
+    for unit in set(units) - {restarted}:
+        until(lambda unit=unit: "certificates were read again" in cluster.journal(unit), f"{unit} has read them", 60)  # type: ignore[misc]
+        assert cluster.unit(unit, "MainPID")["MainPID"] == before[unit]
+    until(lambda: leader(cluster), "somebody leads", 30)
+    assert ask(cluster, "access", "whoami")["role"] == "admin"
+
+
+@pytest.mark.parametrize("process", ["coordinator", "worker"])
+def test_a_key_that_only_root_can_read_comes_by_systemd_s_credentials(cluster: Machine, process: str) -> None:
+    unit = WORKER if process == "worker" else COORDINATORS[3]
+    comment = (DEPLOY / "systemd" / UNITS[process == "worker"]).read_text()
+    lines = re.findall(r"^#   ((?:LoadCredential|Environment)=.*)$", comment, flags=re.MULTILINE)
+    assert len(lines) == 4
+    text = "\n".join(["[Service]", *lines, ""]).replace("/etc/shardfeed/tls/", "/etc/shardfeed/kept/")
+    folder, drop_in = "/etc/shardfeed/kept", f"/etc/systemd/system/{unit}.d/credentials.conf"
+    source = "/root/pki/" + ("worker" if process == "worker" else "127.0.0.1")
+    cluster.run("sh", "-c", f"install -d -m 0700 {folder} && install -m 0600 {source}/* {folder} && mkdir -p {Path(drop_in).parent}")
+    (cluster.root / drop_in.lstrip("/")).write_text(text)
+    before = cluster.until_active(unit)
+    try:
+        cluster.run("systemctl", "daemon-reload")
+        cluster.run("systemctl", "restart", unit)
+        now = cluster.until_active(unit, but_not=before)
+        variables = cluster.run("cat", f"/proc/{now}/environ").split("\0")
+        (shown,) = [value for value in variables if value.startswith(f"SHARDFEED_{process.upper()}__TLS=")]
+        assert shown.split("=")[1] == f"/run/credentials/{unit}"
+        stranger = cluster.execute("cat", f"/run/credentials/{unit}/tls.key", user="stranger")
+        assert stranger.returncode != 0
+        assert cluster.execute("cat", f"{folder}/tls.key", user="shardfeed").returncode != 0
+    finally:
+        cluster.run("rm", "-r", drop_in, folder)
+        cluster.run("systemctl", "daemon-reload")
+        cluster.run("systemctl", "restart", unit)
+
+
+def test_a_worker_that_has_a_join_token_gets_a_token_of_its_own(cluster: Machine) -> None:
+    before, drop_in = cluster.until_active(WORKER), f"/etc/systemd/system/{WORKER}.d/token.conf"
+    cluster.run("shardfeed", "access", "create", "rack", "--role", "worker", "--join", "--out", "/root/join.token", *AS_ADMIN)
+    cluster.run("sh", "-c", "install -m 0640 -g shardfeed /root/join.token /etc/shardfeed/ && install -D -m 0644 /root/pki/ca.crt /etc/shardfeed/ca/ca.crt")
+    own = "/var/lib/shardfeed/worker/token"
+    options = {"TLS": "/etc/shardfeed/ca", "TOKEN_FILE": own, "JOIN_TOKEN_FILE": "/etc/shardfeed/join.token"}
+    variables = "".join(f"Environment=SHARDFEED_WORKER__{name}={value}\n" for name, value in options.items())
+    cluster.run("mkdir", "-p", str(Path(drop_in).parent))
+    (cluster.root / drop_in.lstrip("/")).write_text(f"[Service]\n{variables}")
+    try:
+        cluster.run("systemctl", "daemon-reload")
+        cluster.run("systemctl", "restart", WORKER)
+        before = cluster.until_active(WORKER, but_not=before)
+        assert cluster.run("stat", "--format=%U %a", own).split() == ["shardfeed", "600"]
+        tokens = ask(cluster, "access", "list", "--all")["tokens"]
+        assert sorted(each["state"] for each in tokens if each["role"] == "worker") == ["good", "used"]
+        # The join token is of no use any more, and not needed.
+        cluster.run("systemctl", "restart", WORKER)
+        cluster.until_active(WORKER, but_not=before)
+    finally:
+        cluster.run("rm", drop_in)
+        cluster.run("systemctl", "daemon-reload")
+        cluster.run("systemctl", "restart", WORKER)
 
 
 def test_a_leader_that_is_stopped_hands_over_and_ends_well(cluster: Machine) -> None:
@@ -174,6 +259,22 @@ def test_options_that_have_no_meaning_are_refused_before_the_start(cluster: Mach
         assert cluster.unit(WORKER, "ExecMainPID")["ExecMainPID"] == "0"
     finally:
         cluster.run("rm", bad)
+        cluster.run("systemctl", "daemon-reload")
+        cluster.run("systemctl", "reset-failed", WORKER)
+        cluster.run("systemctl", "start", WORKER)
+
+
+def test_a_worker_that_its_cluster_refuses_for_good_is_not_started_again(cluster: Machine) -> None:
+    other = "/etc/systemd/system/shardfeed-worker.service.d/other.conf"
+    cluster.run("mkdir", "-p", str(Path(other).parent))
+    cluster.run("sh", "-c", f"printf '[Service]\\nEnvironment=SHARDFEED_WORKER__CLUSTER_ID=other\\n' > {other}")
+    try:
+        cluster.run("systemctl", "daemon-reload")
+        assert cluster.execute("systemctl", "restart", WORKER).returncode != 0
+        end = cluster.unit(WORKER, "ActiveState", "ExecMainStatus", "NRestarts")
+        assert end == {"ActiveState": "failed", "ExecMainStatus": "5", "NRestarts": "0"}
+    finally:
+        cluster.run("rm", other)
         cluster.run("systemctl", "daemon-reload")
         cluster.run("systemctl", "reset-failed", WORKER)
         cluster.run("systemctl", "start", WORKER)
@@ -224,6 +325,7 @@ def test_a_training_loses_nothing_when_the_worker_is_stopped_and_started(cluster
     variables = {
         "PYTHONPATH": "/srv/packages", "SHARDFEED_COORDINATOR": ADDRESSES, "SHARDFEED_WORKER": SOCKET,
         "SHARDFEED_LEDGER": "/home/trainer/ledger", "SHARDFEED_CACHE_DIR": "/home/trainer/cache",
+        "SHARDFEED_TLS": "/home/trainer/tls",
     }  # fmt: skip
     train = ["/usr/bin/python3", "/srv/examples/digits/train.py", "--data", "/srv/data/digits"]
     train += ["--checkpoint", "last.npz", "--epochs", str(EPOCHS), "--step-seconds", str(STEP_SECONDS)]
