@@ -78,6 +78,7 @@ fn measure(ranks: u64, shards: u64) {
                 ttl_ms: 10_000,
                 endpoint: String::new(),
                 decoders: vec![],
+                proved: false,
             };
             match machine.apply(Change::JoinSession(join)) {
                 Answer::Joined { session } => session,
