@@ -6,7 +6,7 @@ VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help build wheel test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
+.PHONY: help build wheel test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python check-kernels test-kills test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
   test-deploy-kubernetes test-deploy-monitoring clean
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
 	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
 	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, each tried for real; as root, see deploy/README.md"
+	@echo "make test-kills   a hundred SIGKILLs of workers and of trainers, and what the other side is left with: KILLS=100"
+	@echo "make check-kernels   what runs on GPUs, assembled by NVIDIA's ptxas, which is fetched (into target/ptxas)"
 	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
@@ -93,6 +95,25 @@ test-turbojpeg: build
 	cd python && SHARDFEED_BINARY_WITHOUT_TURBOJPEG=$(CURDIR)/target/release/shardfeed-without-turbojpeg \
 	  ../$(VENV)/bin/python -m pytest tests/test_decoders.py tests/test_images.py
 
+KILLS ?= 100
+
+test-kills: build
+	cd python && SHARDFEED_KILLS=$(KILLS) ../$(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 tests/test_kills.py
+
+# The assemblers of the oldest CUDA whose drivers are supported, and of recent ones, for kinds of GPU that they know.
+KERNELS := worker/device/kernels
+PTXAS := nvidia-cuda-nvcc-cu12==12.0.140:70,75,80,86,89,90 nvidia-cuda-nvcc-cu12==12.9.86:70,75,80,86,89,90,100,120 \
+  nvidia-cuda-nvcc==13.0.88:75,80,86,89,90,100,120
+
+check-kernels: $(VENV)/.installed
+	$(VENV)/bin/python $(KERNELS)/make.py --check
+	@set -e; for each in $(PTXAS); do \
+	  package=$${each%%:*}; folder=target/ptxas/$$package; \
+	  test -d $$folder || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $$folder $$package; \
+	  for kind in $$(echo $${each##*:} | tr , ' '); do \
+	    $$folder/nvidia/*/bin/ptxas --warning-as-error -arch=sm_$$kind -o target/ptxas/kernels-$$kind.cubin $(KERNELS)/kernels.ptx; \
+	    echo "$$package: kernels.ptx assembles for sm_$$kind"; done; done
+
 # FRAMEWORKS="torch" runs one of them.
 test-frameworks: build
 	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
@@ -100,7 +121,7 @@ test-frameworks: build
 # As root: machines, networks and containers are made, and go again. Each part by itself, too.
 test-deploy: test-deploy-kubernetes test-deploy-monitoring test-deploy-systemd test-deploy-docker test-deploy-slurm
 
-DEPLOY_TEST = $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests
+DEPLOY_TEST = $(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 -c python/pyproject.toml --rootdir deploy/tests
 
 test-deploy-systemd: build
 	$(DEPLOY_TEST) deploy/tests/test_systemd.py

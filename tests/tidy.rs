@@ -15,17 +15,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tfrecord", &[]),
     ("table", &["tfrecord"]),
     ("telemetry", &[]),
+    ("tls", &[]),
     ("proto", &["plan"]),
     ("scheduler", &["plan"]),
-    ("host", &[]),
+    ("host", &["telemetry"]),
     ("raft", &["host"]),
-    ("coordinator", &["plan", "proto", "scheduler", "host", "raft"]),
+    ("coordinator", &["plan", "proto", "tls", "scheduler", "host", "raft"]),
     ("handoff", &[]),
     ("socket", &[]),
     ("device", &["handoff"]),
     ("image", &[]),
     ("pipeline", &["plan", "tfrecord", "table", "handoff", "image"]),
-    ("agent", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline"]),
+    ("agent", &["plan", "tfrecord", "proto", "tls", "handoff", "socket", "pipeline"]),
     ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "agent"]),
     ("embedded", &["plan", "proto", "scheduler", "agent", "client"]),
     (
@@ -34,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "plan",
             "tfrecord",
             "telemetry",
+            "tls",
             "proto",
             "coordinator",
             "socket",
@@ -255,6 +257,23 @@ fn every_crate_takes_the_house_lints() {
         let text = std::fs::read_to_string(root().join(file)).unwrap();
         let fine = text.contains("[workspace]") || text.contains("[lints]\nworkspace = true");
         assert!(fine, "{} lacks [lints] workspace = true", file.display());
+    }
+}
+
+/// `make chaos-bugs` builds them in; nothing else would notice that the code went on without them.
+#[test]
+fn the_deliberate_bugs_fit_the_code() {
+    let diffs = files().into_iter().filter(|file| {
+        file.starts_with("chaos/bugs") && file.extension().is_some_and(|end| end == "diff")
+    });
+    let seeds = std::fs::read_to_string(root().join("chaos/bugs/SEEDS")).unwrap();
+    for diff in diffs {
+        let command =
+            Command::new("git").args(["apply", "--check"]).arg(&diff).current_dir(root()).output();
+        let said = String::from_utf8(command.unwrap().stderr).unwrap();
+        assert!(said.is_empty(), "{}: {said}make it anew", diff.display());
+        let name = diff.file_stem().unwrap().to_str().unwrap();
+        assert!(seeds.contains(&format!("{name} ")), "chaos/bugs/SEEDS lacks {name}");
     }
 }
 
