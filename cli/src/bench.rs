@@ -202,7 +202,8 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let generation = job.generation.unwrap_or_default();
     let world_size = generation.world_size.max(1);
     if args.rank >= world_size {
-        let what = format!("job `{name}` has {world_size} ranks, and --rank is {}", args.rank);
+        let what =
+            format!("--rank {} is not below job `{name}`'s world size of {world_size}", args.rank);
         return Err(Problem::usage(what).hint("ranks count from 0").into());
     }
     let batch_size = match (args.batch_size, generation.global_batch) {

@@ -469,6 +469,28 @@ mod tests {
     }
 
     #[test]
+    fn what_this_system_refuses_says_what_to_do() {
+        let io = |number| anyhow::Error::from(io::Error::from_raw_os_error(number));
+        let errors = [
+            ("a file that is not there", io(2)),
+            ("one of somebody else", io(13)),
+            ("a disk that is full", io(28)),
+            ("anything else", io(5)),
+        ];
+        let line = |(when, error): &(&str, anyhow::Error)| {
+            let Told { what, hint, exit, .. } = told(error.as_ref());
+            format!("{when}: {} {what}; {}\n", exit as u8, hint.unwrap_or_default())
+        };
+        expect![[r#"
+            a file that is not there: 1 No such file or directory (os error 2); check the path
+            one of somebody else: 4 Permission denied (os error 13); check the permissions
+            a disk that is full: 1 No space left on device (os error 28); free some space
+            anything else: 1 Input/output error (os error 5); 
+        "#]]
+        .assert_eq(&errors.iter().map(line).collect::<String>());
+    }
+
+    #[test]
     fn what_somebody_else_said_is_not_taken_for_a_hint() {
         let wire = |message: &str| {
             let Told { what, hint, .. } = of_wire(&WireError::new(ErrorKind::Conflict, message));

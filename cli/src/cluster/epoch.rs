@@ -85,8 +85,8 @@ struct EpochReport {
     samples_per_second: Option<f64>,
     /// `null`: not known, or over.
     eta_ms: Option<u64>,
-    /// Since it began.
-    age_ms: u64,
+    /// Since it began; `null` while it is only planned.
+    age_ms: Option<u64>,
     /// `null` until it is sealed.
     took_ms: Option<u64>,
     /// Ranks without a live lease, at most 32.
@@ -193,7 +193,7 @@ impl EpochReport {
             steps_done: epoch.steps_done,
             samples_per_second: rate,
             eta_ms: epoch.eta_ms,
-            age_ms: epoch.age_ms,
+            age_ms: (epoch.state() != wire::EpochState::Planned).then_some(epoch.age_ms),
             took_ms: epoch.took_ms,
             waiting_for: epoch.waiting_for,
             skipped_records: epoch.skipped_records.into_iter().map(SkippedReport::new).collect(),
@@ -246,7 +246,11 @@ impl EpochReport {
             ("speed", self.rate()),
             ("time left", time(self.eta_ms)),
             ("waiting for", self.waiting()),
-            ("began", format!("{} ago", duration::text(self.age_ms))),
+            (
+                "began",
+                self.age_ms
+                    .map_or_else(|| NONE.into(), |age| format!("{} ago", duration::text(age))),
+            ),
             ("took", time(self.took_ms)),
         ]
     }

@@ -277,7 +277,12 @@ impl Verification {
         let mut text = String::new();
         for file in self.files.iter().filter(|file| !file.is_damaged()) {
             let path = Path::new(&self.root).join(&file.path).display().to_string();
-            anyhow::ensure!(!path.contains('\n'), "{path:?} is no line of text; rename it");
+            if path.contains('\n') {
+                let what = format!("{path:?} has an end of line in its name");
+                return Err(Problem::failed(what)
+                    .hint("rename it: the list has a path a line")
+                    .into());
+            }
             text.push_str(&path);
             text.push('\n');
         }

@@ -86,7 +86,7 @@ pub(super) fn memfd() -> Check {
             Check::new("shared memory", Verdict::Ok, found)
         }
         Err(error) => Check::new("shared memory", Verdict::Fail, format!("memfd_create: {error}"))
-            .hint("a seccomp profile forbids it; workers cannot hand batches over without"),
+            .hint("a seccomp profile or `ulimit -f` forbids it; workers cannot hand batches over without"),
     }
 }
 

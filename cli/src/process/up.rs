@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use shardfeed_agent::Address;
 use shardfeed_coordinator::{Coordinator, CoordinatorOptions};
 
 use super::worker::{self, Serving, WorkerConfig};
 use super::{Stop, coordinator, runtime};
+use crate::error::Problem;
 use crate::output;
 use crate::size::Bytes;
 
@@ -46,7 +46,12 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("shardfeed-up-").tempdir()),
     };
-    let temporary = temporary.transpose().context("make a temporary folder")?;
+    let temporary = temporary.transpose().map_err(|error| {
+        let folder = std::env::temp_dir();
+        let what = format!("cannot make a folder in {}: {}", folder.display(), error.kind());
+        Problem::failed(what)
+            .hint("set TMPDIR to a folder that this user may write to, or give --data DIR")
+    })?;
     let folder = temporary.as_ref().map(|folder| folder.path().to_owned());
     let mut options = CoordinatorOptions::new(folder.or(args.data.clone()).unwrap_or_default());
     options.listen = args.listen.unwrap_or(options.listen);

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use expect_test::expect;
-use serde_json::Value;
-use shardfeed_embedded::{ClusterOptions, LoaderOptions};
+use serde_json::{Value, json};
+use shardfeed_embedded::{ClusterOptions, LoaderOptions, Next};
 
 use crate::cluster::{Cluster, PATIENCE};
 use crate::fixture::Place;
@@ -79,6 +79,22 @@ fn a_host_that_is_not_fit_is_told_why() {
         )
     "#]]
     .assert_debug_eq(&check(&shown, "descriptors"));
+
+    // No file may be longer than nothing, and that is an error, not a signal.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 0; exec {} {}",
+        env!("CARGO_BIN_EXE_shardfeed"),
+        args.join(" ")
+    );
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    expect![[r#"
+        (
+            "fail",
+            "a seccomp profile or `ulimit -f` forbids it; workers cannot hand batches over without",
+        )
+    "#]]
+    .assert_debug_eq(&check(&shown, "shared memory"));
 }
 
 #[test]
@@ -145,13 +161,61 @@ fn jobs_and_epochs_that_are_not_there_yet() {
         }),
         ..LoaderOptions::default()
     };
-    let _loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
+    let mut loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
     expect![[r#"
         exit 1
         error: job `j` has not started yet
         hint: start its ranks first
     "#]]
     .assert_eq(&cluster.fails(&["epoch", "show", "--job", "j"]));
+    while matches!(loader.next(PATIENCE).unwrap(), Next::Pending) {}
+    let planned = cluster.json(&["epoch", "show", "--job", "j", "--epoch", "7"]);
+    assert_eq!((&planned["state"], &planned["age_ms"]), (&json!("planned"), &json!(null)));
+    fs::write(cluster.place.path("t.tsv"), "a\t1\n").unwrap();
+    let refused = [
+        "wait epoch --job j --epoch 3 --for 200ms",
+        "bench j --table t.tsv",
+        "bench j --rank 3",
+        "job cancel j",
+        "dataset add x @/proc/nowhere",
+    ];
+    let told = |line: &&str| format!("$ {line}\n{}", cluster.fails(&words(line)));
+    expect![[r#"
+        $ wait epoch --job j --epoch 3 --for 200ms
+        exit 7
+        error: epoch 3 of job `j`, waited for 200 ms: 0 of 2 steps are done
+        hint: --for gives it more time
+        $ bench j --table t.tsv
+        exit 1
+        error: t.tsv: is no table
+        hint: write one with shardfeed.write_table
+        $ bench j --rank 3
+        exit 2
+        error: --rank 3 is not below job `j`'s world size of 1
+        hint: ranks count from 0
+        $ job cancel j
+        exit 2
+        error: the trainers of job `j` would fail; this cannot be taken back
+        hint: give --yes if it is meant
+        $ dataset add x @/proc/nowhere
+        exit 1
+        error: dataset `x` cannot be scanned
+        cause: /proc/nowhere: cannot read: No such file or directory (os error 2)
+    "#]]
+    .assert_eq(&refused.iter().map(told).collect::<String>());
+}
+
+#[test]
+fn a_cluster_to_try_needs_a_folder() {
+    let place = Place::new();
+    let mut command = place.command(&["up", "--listen", "127.0.0.1:0"]);
+    let output = command.env("TMPDIR", "/proc/nowhere").output().unwrap();
+    expect![[r#"
+        error: cannot make a folder in /proc/nowhere: entity not found
+        hint: set TMPDIR to a folder that this user may write to, or give --data DIR
+    "#]]
+    .assert_eq(&String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]

@@ -191,3 +191,16 @@ fn files_that_are_no_tokens_are_told() {
     "#]]
     .assert_eq(&place.fails(&missing));
 }
+
+#[test]
+fn a_world_that_does_not_divide_the_tokens_batch_is_refused() {
+    let place = Place::with_shards(&COUNTS);
+    stopped(&place, 4, Tail::Drop);
+    let args = ["--token", "token.json", "--world-size", "5", "--step", "4"];
+    expect![[r#"
+        exit 2
+        error: world_size=5 does not divide the global batch of 6
+        hint: use a --world-size that divides it
+    "#]]
+    .assert_eq(&place.fails(&[&SHOW[..], &args].concat()));
+}

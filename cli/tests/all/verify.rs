@@ -1,5 +1,7 @@
 //! `dataset verify`.
 
+use std::fs;
+
 use expect_test::expect;
 use serde_json::{Value, json};
 use shardfeed_tfrecord::Compression;
@@ -104,7 +106,7 @@ fn compressed_files_are_read_to_the_last_byte() {
         assert_eq!((&found["records_ok"], &found["files_damaged"]), (&json!(500), &json!(0)));
         assert_eq!(found["files"][0]["compression"], scheme.to_string());
     }
-    let len = std::fs::metadata(place.path("a.gz")).unwrap().len() as usize;
+    let len = fs::metadata(place.path("a.gz")).unwrap().len() as usize;
     place.truncate("a.gz", len - 4);
     let (found, _) = damaged(&place, &["a.gz", "b.zlib"]);
     assert_eq!(places(&found["files"][0]).len(), 1);
@@ -153,4 +155,19 @@ fn damaged_files_are_shown_among_many_good_ones() {
     let ran = place.run(&["dataset", "verify", "*.tfrecord"]);
     assert!(ran.stdout.contains("… and 9 more good files"), "{}", ran.stdout);
     assert!(ran.stdout.contains("\ns-9.tfrecord    0        1"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_list_of_whole_files_cannot_hold_a_name_of_two_lines() {
+    let place = place(1, 3);
+    fs::copy(place.path("f-0.tfrecord"), place.path("two\nlines.tfrecord")).unwrap();
+    let ran = place.run(&["dataset", "verify", "--exclude", "whole.txt", "*.tfrecord"]);
+    expect![[r#"
+        exit 1
+        error: write whole.txt
+          cause: "$DIR/two\nlines.tfrecord" has an end of line in its name
+        hint: rename it: the list has a path a line
+    "#]]
+    .assert_eq(&format!("exit {}\n{}", ran.code, place.portable(&ran.stderr)));
+    assert_eq!(place.names(".").iter().filter(|name| *name == "whole.txt").count(), 0);
 }

@@ -155,6 +155,13 @@ fn tables_that_make_no_dataset_are_refused() {
     "#]]
     .assert_eq(&refused("a,\n1,2\n"));
     let place = Place::new();
+    place.file("t.csv", b"a,\xff\n1,2\n");
+    expect![[r#"
+        exit 1
+        error: t.csv: column 2 has a name that is not UTF-8
+        hint: the first row must give each column a name of its own
+    "#]]
+    .assert_eq(&place.fails(&["dataset", "write", "t.csv", "out"]));
     place.file("t.csv", format!("a\n{}", "1\n".repeat(200_000)));
     expect![[r#"
         exit 2

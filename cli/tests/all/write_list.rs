@@ -284,6 +284,20 @@ fn lists_that_make_no_dataset_are_refused() {
     .assert_eq(&refused("a.png\nnone.png\n"));
     expect![[r#"
         exit 1
+        error: in/list.txt: line 2: has no path before its label
+        hint: write one path a line, and behind it nothing, or in every line a label; behind a tab any text is one
+    "#]].assert_eq(&refused("a.png\t1\n\t2\n"));
+    // As long as a list may be and one byte more, of which the disk holds nothing.
+    let place = voc();
+    fs::File::create(place.path("in/list.txt")).unwrap().set_len((1 << 30) + 1).unwrap();
+    expect![[r#"
+        exit 1
+        error: in/list.txt: more than 1073741824 bytes
+        hint: write the list in parts
+    "#]]
+    .assert_eq(&place.fails(&["dataset", "write", "in/list.txt", "out"]));
+    expect![[r#"
+        exit 1
         error: in/list.txt: line 1: in/more is a folder
         hint: write the paths of its files
     "#]]

@@ -61,10 +61,13 @@ impl FileList {
     pub(crate) fn open(list: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot read {}", list.display());
         let mut bytes = Vec::new();
-        File::open(list)
-            .and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes))
-            .with_context(context)?;
-        if bytes.len() as u64 > LIST_BYTES_MAX {
+        let file = File::open(list).with_context(context)?;
+        // A pipe has no length.
+        let length = file.metadata().with_context(context)?.len();
+        if length <= LIST_BYTES_MAX {
+            file.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(context)?;
+        }
+        if length.max(bytes.len() as u64) > LIST_BYTES_MAX {
             let what = format!("{}: more than {LIST_BYTES_MAX} bytes", list.display());
             return Err(Problem::failed(what).hint("write the list in parts").into());
         }
