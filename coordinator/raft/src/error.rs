@@ -153,6 +153,18 @@ pub enum ChangeError {
         /// How long was waited.
         waited_ms: u64,
     },
+    /// A leader that was to be removed handed over, and its successor did not remove it.
+    #[error(
+        "node {to} took over, but did not remove node {node}: {reason}; see who leads, then repeat"
+    )]
+    NotRemoved {
+        /// Who was to be removed.
+        node: u64,
+        /// Who took over.
+        to: u64,
+        /// What it said.
+        reason: String,
+    },
     /// As for any entry of the log. Look at the members before repeating.
     #[error(transparent)]
     Propose(#[from] ProposeError),

@@ -156,9 +156,10 @@ pub(crate) fn change(error: &ChangeError) -> WireError {
             ErrorKind::Invalid
         }
         ChangeError::Peer(PeerError::Unreachable { .. }) => ErrorKind::Unreachable,
-        ChangeError::Behind { .. } | ChangeError::Busy | ChangeError::NotTaken { .. } => {
-            ErrorKind::Retry
-        }
+        ChangeError::Behind { .. }
+        | ChangeError::Busy
+        | ChangeError::NotTaken { .. }
+        | ChangeError::NotRemoved { .. } => ErrorKind::Retry,
     };
     WireError::new(kind, error.to_string())
 }

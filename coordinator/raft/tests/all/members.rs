@@ -1,16 +1,21 @@
 //! Members come, go and lead in turn, and the log goes on.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use shardfeed_host::{Disk, RealHost};
-use shardfeed_raft::{ChangeError, Node, NodeOptions, PeerError, Role, Start, identity, restore};
+use shardfeed_raft::{
+    ChangeError, Node, NodeOptions, PeerError, Role, Start, Status, identity, restore,
+};
 
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
-use crate::common::{Ledger, PATIENCE, eventually};
+use crate::common::{Ledger, eventually};
 
-fn roles(cluster: &Cluster, at: u64) -> Vec<(u64, Role)> {
-    cluster.nodes[&at].members().iter().map(|member| (member.node, member.role)).collect()
+/// Who has a vote, as whoever leads sees it.
+async fn voters(cluster: &Cluster) -> Vec<u64> {
+    let leader = cluster.leader().await;
+    let members = cluster.nodes[&leader].members();
+    let voters = members.iter().filter(|member| member.role != Role::Learner);
+    voters.map(|member| member.node).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,34 +36,31 @@ async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     let join = Start::Join { cluster: cluster.cluster_id() };
     for number in 2..=3 {
         cluster.start(number, join.clone()).await.unwrap();
-        cluster.nodes[&1].add_member(number, &address(number)).await.unwrap();
+        cluster.add(number).await.unwrap();
     }
-    assert_eq!(roles(&cluster, 1), [(1, Role::Leader), (2, Role::Voter), (3, Role::Voter)]);
-    cluster.nodes[&1].add_member(3, &address(3)).await.unwrap();
+    assert_eq!(voters(&cluster).await, [1, 2, 3]);
+    cluster.add(3).await.unwrap();
     load.now(&cluster);
 
     // Node 2 dies, is removed, and a new one takes its place.
     cluster.kill(2).await;
     load.now(&cluster);
-    let leader = cluster.leader().await;
-    cluster.nodes[&leader].remove_member(2).await.unwrap();
-    cluster.nodes[&leader].remove_member(2).await.unwrap();
+    cluster.remove(2).await.unwrap();
+    cluster.remove(2).await.unwrap();
     cluster.start(4, join.clone()).await.unwrap();
-    let leader = cluster.leader().await;
-    cluster.nodes[&leader].add_member(4, &address(4)).await.unwrap();
+    cluster.add(4).await.unwrap();
 
     // The leader removes itself: it hands over first.
     let leader = cluster.leader().await;
-    cluster.nodes[&leader].remove_member(leader).await.unwrap();
+    cluster.remove(leader).await.unwrap();
     cluster.kill(leader).await;
     load.now(&cluster);
-    let left = cluster.leader().await;
-    assert_eq!(cluster.nodes[&left].members().len(), 2);
+    assert_eq!(voters(&cluster).await.len(), 2);
 
     // Numbers are given once.
     cluster.wipe(2);
     cluster.start(2, join).await.unwrap();
-    let refused = cluster.nodes[&left].add_member(2, &address(2)).await.unwrap_err();
+    let refused = cluster.add(2).await.unwrap_err();
     assert!(matches!(refused, ChangeError::Refused { .. }), "{refused}");
     assert!(refused.to_string().contains("never used"), "{refused}");
     cluster.kill(2).await;
@@ -92,17 +94,8 @@ async fn a_change_whose_leader_died_is_finished() {
         cluster.kill(leader).await;
         // It may have come to its end before.
         let _ = change.await.unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let next = cluster.leader().await;
-            match cluster.nodes[&next].add_member(4, &address(4)).await {
-                Ok(()) => break,
-                Err(error) => assert!(Instant::now() < deadline, "never added: {error}"),
-            }
-        }
-        let next = cluster.leader().await;
-        let others = cluster.nodes[&next].members();
-        assert_eq!(others.iter().filter(|member| member.role != Role::Learner).count(), 4);
+        cluster.add(4).await.unwrap();
+        assert_eq!(voters(&cluster).await.len(), 4);
         cluster.restart(leader).await;
         cluster.agree(&Acknowledged::new()).await;
         cluster.shutdown().await;
@@ -115,19 +108,28 @@ async fn leadership_moves_on_request_under_load() {
     cluster.found(3).await;
     let load = cluster.load(8);
     for _ in 0..5 {
-        let leader = cluster.leader().await;
-        let term = cluster.nodes[&leader].status().term;
-        let to = leader % 3 + 1;
-        let next = cluster.nodes[&leader].transfer_leader(Some(to)).await.unwrap();
-        assert_ne!(next, leader);
+        let (from, term, next) = cluster
+            .change(async |node| {
+                let Status { node_id: from, term, .. } = node.status();
+                Ok((from, term, node.transfer_leader(Some(from % 3 + 1)).await?))
+            })
+            .await
+            .unwrap();
+        assert_ne!(next, from);
         assert!(cluster.nodes[&next].status().term > term);
     }
-    let leader = cluster.leader().await;
-    let next = cluster.nodes[&leader].transfer_leader(None).await.unwrap();
-    assert_ne!(next, leader);
-    let leader = cluster.leader().await;
-    assert_eq!(cluster.nodes[&leader].transfer_leader(Some(leader)).await, Ok(leader));
-    let refused = cluster.nodes[&leader].transfer_leader(Some(9)).await.unwrap_err();
+    let moved =
+        cluster.change(async |node| Ok((node.status().node_id, node.transfer_leader(None).await?)));
+    let (from, next) = moved.await.unwrap();
+    assert_ne!(next, from);
+    let stays = cluster.change(async |node| {
+        let own = node.status().node_id;
+        Ok((own, node.transfer_leader(Some(own)).await?))
+    });
+    let (own, leader) = stays.await.unwrap();
+    assert_eq!(leader, own);
+    let refused =
+        cluster.change(async |node| node.transfer_leader(Some(9)).await).await.unwrap_err();
     assert!(matches!(refused, ChangeError::Refused { .. }), "{refused}");
     let acknowledged = load.stop().await;
     cluster.agree(&acknowledged).await;
@@ -141,8 +143,7 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
     let leader = cluster.leader().await;
     let wiped = if leader == 1 { 2 } else { 1 };
     let mut acknowledged = Acknowledged::new();
-    let applied = cluster.nodes[&leader].propose(b"kept".to_vec()).await.unwrap();
-    acknowledged.insert(applied.index, b"kept".to_vec());
+    acknowledged.insert(cluster.propose(b"kept").await, b"kept".to_vec());
     cluster.kill(wiped).await;
     cluster.wipe(wiped);
     // However it comes back: it has nothing, gets nothing, and nobody counts it.
@@ -151,26 +152,21 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
         cluster.start(wiped, start).await.unwrap();
         let calls = cluster.net.calls();
         eventually("they have talked", || cluster.net.calls() > calls + 20).await;
-        let leader = cluster
-            .nodes
-            .keys()
-            .copied()
-            .find(|n| *n != wiped && cluster.nodes[n].status().is_leader);
-        let leader = leader.expect("the two that are whole go on");
         let status = cluster.nodes[&wiped].status();
         assert!(alone || status.last.is_none(), "{status:?}");
-        let refused = cluster.nodes[&leader].transfer_leader(Some(wiped)).await.unwrap_err();
-        let ChangeError::Peer(PeerError::Refused { reason, .. }) = refused else {
-            panic!("{refused}")
+        // The two that are whole go on; alone it leads itself.
+        let transfer = async |node: Node<Ledger>| node.transfer_leader(Some(wiped)).await;
+        let refused = cluster.change_but(wiped, transfer).await;
+        let Err(ChangeError::Peer(PeerError::Refused { reason, .. })) = refused else {
+            panic!("{refused:?}")
         };
         assert!(reason.contains(if alone { "cluster" } else { "lost the directory" }), "{reason}");
         cluster.kill(wiped).await;
         cluster.wipe(wiped);
     }
-    let leader = cluster.leader().await;
-    cluster.nodes[&leader].remove_member(wiped).await.unwrap();
+    cluster.remove(wiped).await.unwrap();
     cluster.start(4, Start::Join { cluster: cluster.cluster_id() }).await.unwrap();
-    cluster.nodes[&leader].add_member(4, &address(4)).await.unwrap();
+    cluster.add(4).await.unwrap();
     cluster.agree(&acknowledged).await;
     cluster.shutdown().await;
 }
@@ -186,16 +182,15 @@ async fn a_disk_that_went_back_in_time_is_not_counted() {
     cluster.kill(back).await;
     let files = cluster.files(back);
     cluster.restart(back).await;
-    let leader = cluster.leader().await;
     let mut acknowledged = Acknowledged::new();
     for number in 0..50 {
         let command = format!("{number}").into_bytes();
-        let applied = cluster.nodes[&leader].propose(command.clone()).await.unwrap();
-        acknowledged.insert(applied.index, command);
+        acknowledged.insert(cluster.propose(&command).await, command);
     }
     cluster.agree(&acknowledged).await;
     cluster.kill(back).await;
     cluster.set_files(back, files);
+    let leader = cluster.leader().await;
     let (term, last) = (cluster.nodes[&leader].status().term, cluster.nodes[&leader].status().last);
     cluster.restart(back).await;
     let calls = cluster.net.calls();

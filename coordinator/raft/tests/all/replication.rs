@@ -72,15 +72,12 @@ async fn a_follower_catches_up_by_log_and_by_snapshot() {
         let leader = cluster.leader().await;
         let away = if leader == 1 { 2 } else { 1 };
         cluster.kill(away).await;
-        let leader = cluster.leader().await;
         let commands: Vec<Vec<u8>> = (0..entries).map(|n| format!("{n}").into_bytes()).collect();
         let mut acknowledged = Acknowledged::new();
         for chunk in commands.chunks(10) {
-            let answers = cluster.nodes[&leader].propose_many(chunk.to_vec()).await;
-            for (answer, command) in answers.into_iter().zip(chunk) {
-                acknowledged.insert(answer.unwrap().index, command.clone());
-            }
+            acknowledged.extend(cluster.propose_many(chunk).await);
         }
+        let leader = cluster.leader().await;
         let purged = || cluster.nodes[&leader].status().purged;
         if snapshot_every == 20 {
             eventually("the log forgot its begin", || purged() > Some(100)).await;
@@ -144,8 +141,7 @@ async fn a_leader_that_is_cut_off_acknowledges_and_shows_nothing() {
     assert_ne!(next, old);
     for number in 0..20 {
         let command = format!("new/{number}").into_bytes();
-        let applied = cluster.nodes[&next].propose(command.clone()).await.unwrap();
-        acknowledged.insert(applied.index, command);
+        acknowledged.insert(cluster.propose(&command).await, command);
     }
     assert!(cluster.nodes[&old].linearize().await.is_err());
     cluster.net.heal();

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shardfeed_host::{Host, RealHost};
-use shardfeed_raft::{Footing, Node, NodeOptions, OpenError, ProposeError, Start};
+use shardfeed_raft::{
+    ChangeError, Footing, Node, NodeOptions, OpenError, PeerError, ProposeError, Start,
+};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -35,8 +37,9 @@ impl Cluster {
     pub(crate) fn new() -> Self {
         let base = NodeOptions {
             dir: "given by the cluster".into(),
-            election_min_ms: 400,
-            election_max_ms: 800,
+            // Nodes of many tests share few cores: one that is late has not died.
+            election_min_ms: 1_000,
+            election_max_ms: 2_000,
             propose_timeout_ms: 2_000,
             ..NodeOptions::default()
         };
@@ -112,9 +115,14 @@ impl Cluster {
 
     /// A node that has proved that it leads.
     pub(crate) async fn leader(&self) -> u64 {
+        self.leader_but(0).await
+    }
+
+    /// As [`Cluster::leader`], whoever node `but` may lead.
+    async fn leader_but(&self, but: u64) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            for (&number, node) in &self.nodes {
+            for (&number, node) in self.nodes.iter().filter(|(number, _)| **number != but) {
                 if node.status().is_leader && node.linearize().await.is_ok() {
                     return number;
                 }
@@ -122,6 +130,75 @@ impl Cluster {
             assert!(Instant::now() < deadline, "nobody leads: {}", self.statuses());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Asks whoever leads for a change until it is made or refused. A node that gets no processor for
+    /// long loses the lead: that is no error of whoever asked it.
+    pub(crate) async fn change<T>(
+        &self,
+        ask: impl AsyncFn(Node<Ledger>) -> Result<T, ChangeError>,
+    ) -> Result<T, ChangeError> {
+        self.change_but(0, ask).await
+    }
+
+    /// As [`Cluster::change`], but not of node `but`, which leads nobody or another cluster.
+    pub(crate) async fn change_but<T>(
+        &self,
+        but: u64,
+        ask: impl AsyncFn(Node<Ledger>) -> Result<T, ChangeError>,
+    ) -> Result<T, ChangeError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader_but(but).await;
+            let answer = ask(self.nodes[&leader].clone()).await;
+            let is_final = matches!(
+                answer,
+                Ok(_)
+                    | Err(
+                        ChangeError::Refused { .. } | ChangeError::Peer(PeerError::Refused { .. })
+                    )
+            );
+            if is_final || Instant::now() > deadline {
+                return answer;
+            }
+        }
+    }
+
+    /// Adds a node that was started to join, whoever leads.
+    pub(crate) async fn add(&self, number: u64) -> Result<(), ChangeError> {
+        self.change(async |node| node.add_member(number, &address(number)).await).await
+    }
+
+    /// Removes a node, whoever leads.
+    pub(crate) async fn remove(&self, number: u64) -> Result<(), ChangeError> {
+        self.change(async |node| node.remove_member(number).await).await
+    }
+
+    /// Proposes until somebody acknowledges; returns the index. Tries that had no answer may be in the log, too.
+    pub(crate) async fn propose(&self, command: &[u8]) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader().await;
+            match self.nodes[&leader].propose(command.to_vec()).await {
+                Ok(applied) => return applied.index,
+                Err(error) => assert!(Instant::now() < deadline, "never acknowledged: {error}"),
+            }
+        }
+    }
+
+    /// Proposes all of them at once, and again those that had no answer.
+    pub(crate) async fn propose_many(&self, commands: &[Vec<u8>]) -> Acknowledged {
+        let leader = self.leader().await;
+        let answers = self.nodes[&leader].propose_many(commands.to_vec()).await;
+        let mut acknowledged = Acknowledged::new();
+        for (answer, command) in answers.into_iter().zip(commands) {
+            let index = match answer {
+                Ok(applied) => applied.index,
+                Err(_) => self.propose(command).await,
+            };
+            acknowledged.insert(index, command.clone());
+        }
+        acknowledged
     }
 
     pub(crate) fn statuses(&self) -> String {
@@ -148,9 +225,7 @@ impl Cluster {
 
     /// Waits until all nodes have applied everything, and holds them to each other and to `acknowledged`.
     pub(crate) async fn agree(&self, acknowledged: &Acknowledged) {
-        let leader = self.leader().await;
-        self.nodes[&leader].propose(b"the end".to_vec()).await.unwrap();
-        let last = self.nodes[&leader].status().last;
+        let last = Some(self.propose(b"the end").await);
         let behind = || self.nodes.values().any(|node| node.status().applied < last);
         eventually("all nodes have applied everything", || !behind()).await;
         let mut hashes = BTreeMap::new();
