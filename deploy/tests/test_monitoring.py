@@ -50,7 +50,7 @@ def tools() -> None:
 
 
 class Prometheus:
-    """A Prometheus that watches a coordinator and a worker, with our rules."""
+    """A Prometheus that watches three coordinators and a worker, with our rules."""
 
     def __init__(self, port: int) -> None:
         self.home = f"http://127.0.0.1:{port}"
@@ -78,11 +78,14 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     with sf.TFRecordWriter(folder / "data.tfrecord") as writer:
         for number in range(4000):
             writer.write(number.to_bytes(8, "little") * 64)
-    ports = [free_port() for _ in range(4)]
-    grpc, http, of_worker, of_prometheus = (f"127.0.0.1:{port}" for port in ports)
+    ports = [free_port() for _ in range(8)]
+    *of_nodes, of_worker, of_prometheus = (f"127.0.0.1:{port}" for port in ports)
+    nodes, pages = of_nodes[:3], of_nodes[3:]
+    peers = ",".join(f"{number}={address}" for number, address in enumerate(nodes, 1))
+    grpc = ",".join(nodes)
     worker = folder / "worker.sock"
     config = (MONITORING / "prometheus.yml").read_text().replace("15s", "1s")
-    config = config.replace('["head-1:7071", "head-2:7071", "head-3:7071"]', f'["{http}"]')
+    config = config.replace('["head-1:7071", "head-2:7071", "head-3:7071"]', json.dumps(pages))
     config = config.replace('["node-1:7072", "node-2:7072"]', f'["{of_worker}"]')
     assert "head-" not in config and "node-" not in config
     # Rates over five minutes, and rules every minute, would make the test that long.
@@ -90,7 +93,11 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     (folder / "alerts.yml").write_text(rules)
     (folder / "prometheus.yml").write_text(config)
     commands: list[list[str | Path]] = [
-        [BINARY, "coordinator", "start", "--data", folder / "state", "--listen", grpc, "--http", http],
+        [BINARY, "coordinator", "start", "--node-id", str(number), "--peers", peers, "--data", folder / f"state-{number}"]
+        + ["--listen", nodes[number - 1], "--http", pages[number - 1]]
+        for number in (1, 2, 3)
+    ]
+    commands += [
         [BINARY, "worker", "start", "--coordinator", grpc, "--socket", worker, "--http", of_worker],
         [sys.executable, "-c", TRAINING, folder / "data.tfrecord", grpc, worker],
         [
@@ -108,7 +115,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             process = subprocess.Popen(words, stdout=log, stderr=log, env=env)
             stack.callback(process.wait)
             stack.callback(process.kill)
-        prometheus = Prometheus(ports[3])
+        prometheus = Prometheus(ports[-1])
 
         def sees() -> bool:
             try:
@@ -121,6 +128,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             until(lambda: prometheus.ask("shardfeed:trainer_wait:ratio"), "the recorded rules", 90)
             until(lambda: prometheus.ask("shardfeed:job_rank_wait:ratio"), "what the leader heard", 90)
             until(lambda: prometheus.ask("shardfeed_job_epoch_shards"), "the leader counts shards", 90)
+            until(lambda: prometheus.ask("shardfeed:peer_round_trip_high:seconds > 0"), "nodes answer each other", 90)
         except AssertionError as error:
             logs = [file.read_text()[-600:] for file in sorted(folder.glob("*.log"))]
             raise AssertionError(logs) from error

@@ -148,13 +148,15 @@ impl Core {
         let Caller { request_id, principal, index, .. } = caller;
         let command = Command { request_id, principal, now_ms: self.host.wall_ms(), change };
         self.metrics.proposals.inc();
-        let pending = Pending::new(&self.metrics);
+        let (pending, began) = (Pending::new(&self.metrics), self.host.now());
         let applied = self.node.propose(command.to_bytes()).await;
         drop(pending);
+        let took = self.host.now().saturating_duration_since(began);
         let applied = applied.map_err(|error| {
             self.metrics.proposals_failed.inc();
             error::proposal(&error)
         })?;
+        self.metrics.proposal.observe(took.as_secs_f64());
         index.store(applied.index, Ordering::Relaxed);
         let answer = answer_from_bytes(&applied.answer);
         answer.map_err(|_| error::lost("the state"))?.map_err(|refusal| error::refusal(&refusal))
@@ -263,7 +265,8 @@ impl Core {
             return Err(not_leader(leader.as_ref()));
         }
         if self.ready_term.load(Ordering::Acquire) != term {
-            let message = "this node was elected a moment ago and is not ready yet; try again";
+            // It was elected a moment ago, or lost its majority, or what it proposed.
+            let message = "this node leads, but no majority has confirmed it yet; try again, or at another node";
             return Err(WireError::new(ErrorKind::Retry, message));
         }
         Ok(())

@@ -63,14 +63,15 @@ impl Front {
         tls: Option<(ServerTls, ClientTls)>,
     ) -> Self {
         let (tls, to_peers) = tls.unzip();
-        let links = Links::new(Arc::clone(&host), options.node_id, to_peers);
+        let metrics = Arc::new(Metrics::new());
+        let links = Links::new(Arc::clone(&host), Arc::clone(&metrics), options.node_id, to_peers);
         Self {
             tls,
             host,
             options,
             advertise,
             links,
-            metrics: Arc::new(Metrics::new()),
+            metrics,
             core: OnceLock::new(),
             waiting: Mutex::new(Some("it opens its log".to_owned())),
         }

@@ -22,6 +22,8 @@ use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Response, Status};
 
+use crate::metrics::Metrics;
+
 /// Bytes of a message between coordinators: entries of the log, each at most a call's message, or a
 /// part of a snapshot or a chunk, which have 1 MiB.
 pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -56,6 +58,7 @@ pub(crate) struct Links {
 #[derive(Debug)]
 struct Inner {
     host: Arc<dyn Host>,
+    metrics: Arc<Metrics>,
     me: u64,
     tls: Option<ClientTls>,
     /// Known once the log is open.
@@ -72,9 +75,14 @@ struct Link {
 impl Links {
     /// No connection yet.
     /// - `me`: this node.
-    pub(crate) fn new(host: Arc<dyn Host>, me: u64, tls: Option<ClientTls>) -> Self {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        metrics: Arc<Metrics>,
+        me: u64,
+        tls: Option<ClientTls>,
+    ) -> Self {
         let (cluster, channels) = (OnceLock::new(), Mutex::default());
-        Self { inner: Arc::new(Inner { host, me, tls, cluster, channels }) }
+        Self { inner: Arc::new(Inner { host, metrics, me, tls, cluster, channels }) }
     }
 
     /// The log is open: this is the cluster.
@@ -221,14 +229,17 @@ impl Peers for Links {
         let (links, to) = (self.clone(), to.clone());
         async move {
             let cluster_id = links.cluster();
-            let request =
-                ExchangeRequest { cluster_id, from: links.inner.me, to: to.node, message };
+            let Inner { host, metrics, me, .. } = links.inner.as_ref();
+            let request = ExchangeRequest { cluster_id, from: *me, to: to.node, message };
+            let began = host.now();
             let answer = links
                 .call(&to.address, Purpose::Consensus, deadline, |mut client| async move {
                     client.exchange(request).await
                 })
                 .await;
-            answer.map(|answer| answer.message).map_err(|error| peer_error(to.node, error))
+            let answer = answer.map_err(|error| peer_error(to.node, error))?;
+            metrics.answered(to.node, host.now().saturating_duration_since(began));
+            Ok(answer.message)
         }
         .boxed()
     }

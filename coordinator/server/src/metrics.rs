@@ -180,6 +180,11 @@ struct WorkerLabels {
     state: WorkerIs,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PeerLabels {
+    peer: u64,
+}
+
 /// The metrics of a coordinator, `shardfeed_coordinator_*`.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -189,6 +194,9 @@ pub(crate) struct Metrics {
     denials: Family<DenialLabels, Counter>,
     audit_events: Family<AuditLabels, Counter>,
     workers: Family<WorkerLabels, Gauge>,
+    peer_round_trip: Family<PeerLabels, Histogram>,
+    /// How long a command took that was carried out: durable on a majority, and applied here.
+    pub(crate) proposal: Histogram,
     /// How long the disk took to make what was written to the log durable.
     pub(crate) log_fsync: Histogram,
     /// Size of the log's file.
@@ -255,6 +263,7 @@ impl Metrics {
     /// All at zero.
     pub(crate) fn new() -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.000_25, 4.0, 9));
+        let waits = || Histogram::new(exponential_buckets(0.000_25, 2.0, 14));
         let mut metrics = Self {
             registry: Registry::with_prefix("shardfeed_coordinator"),
             requests: Family::default(),
@@ -262,7 +271,9 @@ impl Metrics {
             denials: Family::default(),
             audit_events: Family::default(),
             workers: Family::default(),
-            log_fsync: Histogram::new(exponential_buckets(0.000_25, 2.0, 14)),
+            peer_round_trip: Family::new_with_constructor(waits),
+            proposal: waits(),
+            log_fsync: waits(),
             log_bytes: Gauge::default(),
             snapshot_bytes: Gauge::default(),
             term: Gauge::default(),
@@ -309,6 +320,11 @@ impl Metrics {
         self.request_seconds.get_or_create(&RpcLabels { rpc }).observe(took.as_secs_f64());
     }
 
+    /// Another node answered what consensus asked of it.
+    pub(crate) fn answered(&self, peer: u64, took: Duration) {
+        self.peer_round_trip.get_or_create(&PeerLabels { peer }).observe(took.as_secs_f64());
+    }
+
     /// Somebody who called was denied.
     pub(crate) fn denied(&self, reason: Denial) {
         self.denials.get_or_create(&DenialLabels { reason }).inc();
@@ -342,6 +358,7 @@ impl Metrics {
     pub(crate) fn example() -> Self {
         let metrics = Self::new();
         metrics.called(Rpc::Join, Outcome::Done, Duration::ZERO);
+        metrics.answered(2, Duration::ZERO);
         metrics.set_workers(std::iter::empty());
         metrics
     }
@@ -360,6 +377,13 @@ impl Metrics {
         registry.register_with_unit(name, help, Unit::Seconds, self.request_seconds.clone());
         let help = "How long the disk took to make durable what was written to the log";
         registry.register_with_unit("log_fsync", help, Unit::Seconds, self.log_fsync.clone());
+        let help =
+            "How long commands took until a majority had them durable and they were carried out";
+        registry.register_with_unit("proposal", help, Unit::Seconds, self.proposal.clone());
+        let help =
+            "How long another node took to answer what consensus asked of it, its disk included";
+        let family = self.peer_round_trip.clone();
+        registry.register_with_unit("peer_round_trip", help, Unit::Seconds, family);
         let counters = [
             ("sessions_expired", "Sessions that ended in silence", &self.sessions_expired),
             ("lease_expirations", "Leases of ranks that ended with them", &self.lease_expirations),

@@ -11,6 +11,7 @@ use shardfeed_proto::intent_to;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::cluster::Cluster;
 use crate::fixture::{Fixture, context, eventually};
 use crate::worker::{beat, join, lease, progress, ready, register, start};
 
@@ -66,6 +67,30 @@ async fn says_how_it_is() {
     assert!(number(&text, "process_resident_memory_bytes").unwrap() > 0.0, "{text}");
     assert!(!text.contains("photos") && !text.contains("w1"), "{text}");
     fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn says_how_long_the_others_take() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let (mut worker, _) = cluster.clients(leader).await;
+    let address = cluster.running[&leader].http_address().unwrap();
+    join(&mut worker, "w1").await;
+    let others = (1..=3).filter(|node| *node != leader);
+    let count = |peer: u64| {
+        format!("shardfeed_coordinator_peer_round_trip_seconds_count{{peer=\"{peer}\"}}")
+    };
+    let counts: Vec<_> = others.map(count).collect();
+    eventually("both have answered", || async {
+        let (_, text) = page(address, "/metrics").await;
+        let answered = |metric: &String| number(&text, metric).is_some_and(|count| count > 0.0);
+        counts.iter().all(answered).then_some(())
+    })
+    .await;
+    let (_, text) = page(address, "/metrics").await;
+    let carried_out = "shardfeed_coordinator_proposal_seconds_count";
+    assert!(number(&text, carried_out).unwrap() >= 1.0, "{text}");
+    cluster.stop().await;
 }
 
 /// A rank whose trainer waited so long since reading began.
