@@ -220,11 +220,21 @@ pub(crate) fn io_error(disk: &dyn Disk, name: &str, source: io::Error) -> OpenEr
 
 pub(crate) fn log_error(disk: &dyn Disk, name: &str, error: LogError) -> OpenError {
     match error {
+        // The disk works: what it holds is no log.
+        LogError::Io(source) if source.kind() == io::ErrorKind::InvalidData => {
+            OpenError::Corrupt { path: disk.path_text(name), reason: source.to_string() }
+        }
         LogError::Io(source) => io_error(disk, name, source),
         LogError::NewerFormat { found } => {
             let path = disk.path_text(name);
             OpenError::NewerFormat { path, found, known: framing::VERSION }
         }
-        other => OpenError::Corrupt { path: disk.path_text(name), reason: other.to_string() },
+        LogError::Corrupt { place, reason } => {
+            let reason = format!("{place}: {reason}");
+            OpenError::Corrupt { path: disk.path_text(name), reason }
+        }
+        other @ LogError::Gap { .. } => {
+            OpenError::Corrupt { path: disk.path_text(name), reason: other.to_string() }
+        }
     }
 }

@@ -183,4 +183,28 @@ mod tests {
             Err(FrameError::OtherCluster { found: other, expected: CLUSTER })
         );
     }
+
+    #[test]
+    fn every_refusal_says_what_stands_there() {
+        let frame = seal(Kind::Vote, CLUSTER, b"a vote");
+        let refused =
+            |bytes: &[u8]| open(Kind::Vote, Some(CLUSTER), bytes).unwrap_err().to_string();
+        let (mut newer, mut flipped) = (frame.clone(), frame.clone());
+        newer[4] = 9;
+        flipped[30] ^= 1;
+        assert_eq!(refused(b"a text"), "it does not begin like one of our files");
+        assert_eq!(refused(&frame[..20]), "it ends after 20 of 32 bytes");
+        assert_eq!(refused(&frame[..37]), "it ends after 37 of 38 bytes");
+        assert_eq!(refused(&[&frame[..], b"xy"].concat()), "2 bytes follow its end");
+        assert_eq!(refused(&newer), "format version 9, known up to 1");
+        let said = refused(&flipped);
+        let (was, is) = said.split_once(", its bytes give ").unwrap();
+        assert!(was.starts_with("its checksum is ") && was.len() == 24 && is.len() == 8, "{said}");
+        let other = seal(Kind::Vote, Uuid::from_bytes([8; 16]), b"a vote");
+        assert_eq!(
+            refused(&other),
+            "it belongs to cluster 08080808-0808-0808-0808-080808080808, not to \
+             07070707-0707-0707-0707-070707070707"
+        );
+    }
 }

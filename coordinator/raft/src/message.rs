@@ -340,4 +340,27 @@ mod tests {
             r#"{"append":{"vote":{"term":3,"node":1,"committed":true},"previous":null,"committed":null}}"#
         );
     }
+
+    #[test]
+    fn every_refusal_of_a_sound_frame_says_what_is_wrong_in_it() {
+        let of = |body: &[u8]| {
+            let frame = framing::seal(Kind::Message, CLUSTER, body);
+            Message::decode(CLUSTER, &frame).unwrap_err().to_string()
+        };
+        let hello = Message::Hello.encode(CLUSTER, envelope());
+        let (_, hello) = framing::open(Kind::Message, None, &hello).unwrap();
+        let append = messages().swap_remove(0).encode(CLUSTER, envelope());
+        let (_, append) = framing::open(Kind::Message, None, &append).unwrap();
+        let head = ENVELOPE_BYTES + 4;
+        let other = [&hello[..head], &b"\"jello\""[..]].concat();
+        assert_eq!(of(&hello[..20]), "a message that is cut off");
+        assert_eq!(of(&[hello, b"x"].concat()), "a tail that does not belong there");
+        assert_eq!(of(&[append, b"xy"].concat()), "entries cut off");
+        assert!(of(&other).starts_with("a message of another sort: unknown variant `jello`"));
+        let done = Answer::Done.encode(CLUSTER, envelope());
+        let (_, done) = framing::open(Kind::Answer, None, &done).unwrap();
+        let long = framing::seal(Kind::Answer, CLUSTER, &[done, b"x"].concat());
+        let error = Answer::decode(CLUSTER, &long).unwrap_err();
+        assert_eq!(error.to_string(), "an answer with a tail");
+    }
 }

@@ -120,7 +120,9 @@ impl NodeOptions {
             *node == 0 || address.is_empty() || address.len() > ADDRESS_BYTES_MAX
         };
         match members.iter().find(|&(node, address)| bad((node, address))) {
-            Some((node, address)) => refuse(format!("`start` has node {node} at `{address}`")),
+            Some((node, address)) => refuse(format!(
+                "`start` has node {node} at `{address}`; number the nodes from 1, and give each an address"
+            )),
             None => Ok(()),
         }
     }
@@ -158,5 +160,60 @@ mod tests {
             let message = options.validate().unwrap_err().to_string();
             assert!(message.contains(field), "{message}");
         }
+    }
+
+    #[test]
+    fn every_refusal_says_which_option_and_what_to_do() {
+        let named = |node: u64, address: &str| {
+            let members = std::collections::BTreeMap::from([
+                (1, "a:1".to_owned()),
+                (node, address.to_owned()),
+            ]);
+            Start::Found { members }
+        };
+        let crowd = (1..=10).map(|node| (node, format!("n{node}:1"))).collect();
+        let base =
+            || NodeOptions { dir: "/data".into(), address: "a:1".into(), ..NodeOptions::default() };
+        let said = [
+            NodeOptions { dir: PathBuf::new(), ..base() },
+            NodeOptions { cluster_name: String::new(), ..base() },
+            NodeOptions { node_id: 0, ..base() },
+            NodeOptions { address: "x".repeat(513), ..base() },
+            NodeOptions { start: Start::Join { cluster: uuid::Uuid::nil() }, ..base() },
+            NodeOptions {
+                start: Start::Join { cluster: uuid::Uuid::max() },
+                address: String::new(),
+                ..base()
+            },
+            NodeOptions { start: Start::Found { members: crowd }, ..base() },
+            NodeOptions { start: named(2, "b:1"), node_id: 3, ..base() },
+            NodeOptions { start: named(0, "b:1"), ..base() },
+            NodeOptions { heartbeat_ms: 200, ..base() },
+            NodeOptions { election_max_ms: 300, ..base() },
+            NodeOptions { snapshot_every: 0, ..base() },
+            NodeOptions { propose_timeout_ms: 0, ..base() },
+        ]
+        .map(|options| options.validate().unwrap_err().to_string());
+        assert_eq!(
+            said,
+            [
+                "bad options: `dir` is empty; name the directory that keeps the log",
+                "bad options: `cluster_name` must have 1..=255 bytes",
+                "bad options: `node_id` is 0; number the nodes from 1",
+                "bad options: `address` has more than 512 bytes",
+                "bad options: `start` joins no cluster; name the id of one",
+                "bad options: `address` is empty; the cluster must find this node",
+                "bad options: `start` names more than 9 members; found with fewer",
+                "bad options: `start` does not name node 3 at `a:1`; list every founder with the address \
+                 it advertises",
+                "bad options: `start` has node 0 at `b:1`; number the nodes from 1, and give each an address",
+                "bad options: `heartbeat_ms` is 200 and `election_min_ms` is 300; a heartbeat must fit \
+                 twice",
+                "bad options: `election_min_ms` is 300 and `election_max_ms` is 300; leave room between \
+                 them",
+                "bad options: `snapshot_every` is 0; a log without snapshots grows for ever",
+                "bad options: `propose_timeout_ms` is 0; nothing is durable in no time",
+            ]
+        );
     }
 }

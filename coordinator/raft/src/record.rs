@@ -229,4 +229,30 @@ mod tests {
         let vote = Vote { term: 1, node: 1, committed: true };
         assert_eq!(Record::decode(CLUSTER, &vote.encode(CLUSTER)), Err(FrameError::Foreign));
     }
+
+    /// The checksum keeps damage out; a release that writes them otherwise meets these.
+    #[test]
+    fn every_refusal_of_a_sound_frame_says_what_is_wrong_in_it() {
+        let place = &framing::seal(Kind::Position, CLUSTER, &[0; POSITION_BYTES]);
+        let (_, place) = framing::open(Kind::Position, None, place).unwrap();
+        let record = |body: &[u8]| {
+            let frame = framing::seal(Kind::Record, CLUSTER, body);
+            Record::decode(CLUSTER, &frame).unwrap_err().to_string()
+        };
+        let tagged = |tag: u8, payload: &[u8]| record(&[&[tag], place, payload].concat());
+        assert_eq!(record(b""), "an empty record");
+        assert_eq!(record(&[COMMAND, 1]), "a position that is cut off");
+        assert_eq!(tagged(BLANK, b"x"), "a blank record with a payload");
+        assert_eq!(tagged(99, b""), "a record of unknown sort 99");
+        assert_eq!(
+            tagged(MEMBERS, b""),
+            "a members record: EOF while parsing a value at line 1 column 0"
+        );
+        let vote = framing::seal(Kind::Vote, CLUSTER, &[7; 17]);
+        let error = Vote::decode(CLUSTER, &vote).unwrap_err();
+        assert_eq!(error.to_string(), "a vote of another shape");
+        let long = framing::seal(Kind::Position, CLUSTER, &[place, b"x"].concat());
+        let error = Position::decode(CLUSTER, &long).unwrap_err();
+        assert_eq!(error.to_string(), "a position of another shape");
+    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::Digest;
 
 use crate::answer::{Answer, Refusal};
-use crate::bound::{ACCESS_TOKENS_MAX, SCOPES_MAX, check_name, check_room};
+use crate::bound::{ACCESS_TOKENS_MAX, SCOPES_MAX, check_count, check_name, check_room};
 use crate::event::Happening;
 use crate::state::State;
 
@@ -243,7 +243,12 @@ impl State {
     ) -> Result<Answer, Refusal> {
         let CreateAccess { id, digest, name, role, jobs, ttl_ms, join_ttl_ms } = create.clone();
         check_name("the token's name", &name)?;
-        check_room("jobs of a token", jobs.len() as u64, SCOPES_MAX as u64 + 1, "use `*`")?;
+        check_count(
+            "jobs of a token",
+            jobs.len(),
+            SCOPES_MAX,
+            "name what they begin with, and `*`",
+        )?;
         jobs.iter().try_for_each(|job| check_name("the job", job))?;
         check_ttl(ttl_ms)?;
         join_ttl_ms.map_or(Ok(()), check_ttl)?;
@@ -294,13 +299,16 @@ impl State {
         let ExchangeAccess { join: from, id, digest, name } = exchange.clone();
         check_name("the token's name", &name)?;
         let known = self.access.by_id.get(&from).ok_or_else(|| no_token(&from))?;
-        let refused = |why: Unusable| Refusal::Denied(format!("access token `{from}` {why}"));
+        let refused = |why: Unusable| {
+            Refusal::Denied(format!("access token `{from}` {why}; ask an admin for another one"))
+        };
         if known.was_exchanged_for(&id, self.access.by_id.get(&id), digest) {
             return Ok(Answer::Done);
         }
         known.check_join(now_ms).map_err(refused)?;
         let Some(Join { ttl_ms, .. }) = &known.join else {
-            return Err(Refusal::Denied(format!("access token `{from}` is no join token")));
+            let reason = format!("access token `{from}` is no join token; use it as it is");
+            return Err(Refusal::Denied(reason));
         };
         let token = AccessToken {
             id: id.clone(),
@@ -408,14 +416,24 @@ mod tests {
         assert!(made.covers("abc") && !made.covers("b"));
         // The same request again is the same exchange; another one is too late.
         fixture.request("r", exchange("j", "w"));
-        fixture
-            .refused(exchange("j", "x"), expect!["access token `j` is a join token that was used"]);
-        fixture.refused(exchange("w", "x"), expect!["access token `w` is no join token"]);
+        fixture.refused(
+            exchange("j", "x"),
+            expect![[r#"
+                access token `j` is a join token that was used; ask an admin
+                for another one"#]],
+        );
+        fixture.refused(
+            exchange("w", "x"),
+            expect!["access token `w` is no join token; use it as it is"],
+        );
         fixture.now_ms = 1_000;
         fixture
             .done(Change::CreateAccess(CreateAccess { join_ttl_ms: Some(5_000), ..create("k") }));
         fixture.now_ms = 2_000;
-        fixture.refused(exchange("k", "x"), expect!["access token `k` has expired"]);
+        fixture.refused(
+            exchange("k", "x"),
+            expect!["access token `k` has expired; ask an admin for another one"],
+        );
     }
 
     #[test]

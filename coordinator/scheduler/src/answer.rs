@@ -267,3 +267,6 @@ fn describe(differences: &[Difference]) -> String {
     let one = |d: &Difference| format!("{} is {} there and {} here", d.field, d.left, d.right);
     differences.iter().map(one).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,14 @@ pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result
     }
     Err(Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() })
 }
+
+/// Refuses a list that is longer than it may be.
+pub(crate) fn check_count(
+    what: &str,
+    count: usize,
+    most: usize,
+    hint: &str,
+) -> Result<(), Refusal> {
+    // There must have been room for the last one.
+    check_room(what, (count as u64).saturating_sub(1), most as u64, hint)
+}

@@ -33,10 +33,12 @@ impl Job {
                     && *token_generation != known.parent
                 {
                     let (rank, job) = (start.rank, &start.job);
-                    let named = |of: Option<u64>| of.map_or("none".into(), |of| of.to_string());
+                    let named = |of: Option<u64>| {
+                        of.map_or("no generation".to_owned(), |of| format!("generation {of}"))
+                    };
                     return Err(Refusal::Invalid(format!(
-                        "rank {rank} of job `{job}` brings a state of generation {}, the others one of \
-                         generation {}; restart all ranks from one checkpoint",
+                        "rank {rank} of job `{job}` brings a state of {}, the others one of {}; restart \
+                         all ranks from one checkpoint",
                         named(*token_generation),
                         named(known.parent)
                     )));

@@ -465,8 +465,8 @@ mod tests {
         fixture.refused(
             listing(a, dead, 1),
             expect![[r#"
-            session 1 is no longer valid: it was not renewed in time;
-            join again"#]],
+            session 1 is no longer valid: nothing was heard of it in
+            time; join again"#]],
         );
         fixture.refused(
             listing(b, dead, 1),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    DECODERS_MAX, EVENT_RANKS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_label, check_name,
-    check_room,
+    DECODERS_MAX, EVENT_RANKS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_count, check_label,
+    check_name, check_room,
 };
 use crate::command::{Cordon, JoinSession, SessionId};
 use crate::event::Happening;
@@ -84,7 +84,7 @@ impl Sessions {
             let ended = self.ended.iter().rev().find(|ended| ended.id == id);
             let reason = match ended.map(|ended| ended.reason) {
                 Some(EndReason::Left) => "its worker left",
-                Some(EndReason::Expired) => "it was not renewed in time",
+                Some(EndReason::Expired) => "nothing was heard of it in time",
                 Some(EndReason::Replaced) => "its worker started again",
                 None => "it ended long ago, or never was",
             };
@@ -168,8 +168,7 @@ impl State {
         ] {
             check_label(what, label)?;
         }
-        let count = join.decoders.len() as u64;
-        check_room("decoders of a worker", count, DECODERS_MAX as u64, "list fewer")?;
+        check_count("decoders of a worker", join.decoders.len(), DECODERS_MAX, "list fewer")?;
         for decoder in &join.decoders {
             check_name("the decoder", decoder)?;
         }
@@ -328,8 +327,8 @@ mod tests {
         fixture.refused(
             Change::LeaveSession { session: a },
             expect![[r#"
-            session 1 is no longer valid: it was not renewed in time;
-            join again"#]],
+            session 1 is no longer valid: nothing was heard of it in
+            time; join again"#]],
         );
         assert_eq!(reasons(&fixture), [EndReason::Expired]);
     }

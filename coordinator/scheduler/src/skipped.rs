@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::Sample;
 
 use crate::answer::{Answer, Refusal};
-use crate::bound::{SKIPPED_KEPT, check_room, check_text};
+use crate::bound::{SKIPPED_KEPT, check_count, check_text};
 use crate::command::SessionId;
 use crate::event::Happening;
 use crate::state::State;
@@ -36,12 +36,7 @@ impl State {
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
         let ReportSkipped { session, job, records } = report;
         self.sessions.live(*session)?;
-        check_room(
-            "records in a report",
-            records.len() as u64,
-            1 + SKIPPED_KEPT as u64,
-            "tell fewer",
-        )?;
+        check_count("records in a report", records.len(), SKIPPED_KEPT, "tell fewer")?;
         for record in records {
             check_text("the reason", &record.reason)?;
         }

@@ -179,6 +179,13 @@ impl State {
         self.sessions.live.get(&session)
     }
 
+    /// As [`State::session`], for whoever speaks for it.
+    ///
+    /// # Errors  `Fenced`, with what is remembered of its end.
+    pub fn live_session(&self, session: SessionId) -> Result<&Session, Refusal> {
+        self.sessions.live(session)
+    }
+
     /// The last sessions that ended, oldest first.
     pub fn ended_sessions(&self) -> impl Iterator<Item = &EndedSession> {
         self.sessions.ended.iter()

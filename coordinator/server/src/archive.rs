@@ -189,7 +189,7 @@ pub enum RestoreError {
     #[error(transparent)]
     Option(#[from] InvalidOption),
     /// The file cannot be read.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: cannot read the backup: {source}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -211,7 +211,7 @@ pub enum RestoreError {
         path: PathBuf,
     },
     /// The data folder cannot be written. What is in it now is not whole.
-    #[error("{}: {reason}; empty the folder before the next try", .path.display())]
+    #[error("{}: {reason}; name an empty folder for the next try", .path.display())]
     Folder {
         /// The file or folder.
         path: PathBuf,
@@ -246,7 +246,9 @@ pub fn restore_snapshot(
     })?;
     let damaged = |reason: String| RestoreError::Damaged { path: file.to_owned(), reason };
     if let Err(error) = State::from_snapshot(&state) {
-        return Err(damaged(format!("this release cannot read its state: {error}")));
+        return Err(damaged(format!(
+            "this release cannot read its state: {error}; use the release that saved it, or a newer one"
+        )));
     }
     let host = RealHost;
     let store = open_store(&host, data_dir, &options)?;
@@ -272,7 +274,7 @@ fn refuse_unless_empty(path: &Path) -> Result<(), RestoreError> {
             None => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(RestoreError::File { path, source }),
+        Err(source) => Err(RestoreError::Folder { path, reason: source.to_string() }),
     }
 }
 
@@ -422,6 +424,8 @@ impl Frames<'_> {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     fn backup(chunks: &[&[u8]]) -> Vec<u8> {
@@ -478,5 +482,104 @@ mod tests {
         let more = [whole.as_slice(), b"x"].concat();
         assert!(restore(&more).unwrap_err().contains("follows its end"));
         assert!(restore(b"not a backup").unwrap_err().contains("no backup"));
+    }
+
+    #[test]
+    fn every_refusal_of_a_backup_says_what_is_wrong_with_it_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("backup"), folder.path().join("data"));
+        let options = CoordinatorOptions::new(&data);
+        let mut said = String::new();
+        let mut refused = |what: &str, bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            let error = restore_snapshot(&file, &data, &options).expect_err(what).to_string();
+            let error = error.replace(folder.path().to_str().unwrap(), "FOLDER");
+            // Where it is depends on how long the state is.
+            let (begins, ends) = error.split_once("at offset ").unwrap_or((&error, ""));
+            let at = if ends.is_empty() { "" } else { "at offset N" };
+            let ends = ends.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            said.push_str(&format!("{what}\n    {begins}{at}{ends}\n"));
+        };
+        let state = State::new().snapshot();
+        let header = |version: u32, state: &[u8], chunks: u64| {
+            let known = Header {
+                version,
+                cluster: "c".into(),
+                applied: 7,
+                hash: Digest::of_parts([state]).to_string(),
+                state_bytes: state.len() as u64,
+                chunks,
+            };
+            serde_json::to_vec(&known).unwrap()
+        };
+        let framed = |frames: &[(Kind, &[u8])]| {
+            let mut bytes = MAGIC.to_vec();
+            frames.iter().for_each(|(kind, content)| frame(*kind, content, &mut bytes));
+            bytes
+        };
+        let whole = backup(&[b"chunk"]);
+        let mut flipped = whole.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        let mut odd = whole.clone();
+        odd[MAGIC.len()] = 99;
+        let (end, one) = ((Kind::End, &b""[..]), header(VERSION, &state, 1));
+        let late = [(Kind::Header, &one[..]), (Kind::Chunk, b"chunk"), (Kind::State, &state), end];
+        let more = [(Kind::Header, &one[..]), (Kind::State, &state), (Kind::State, &state), end];
+        let less = [(Kind::Header, &one[..]), (Kind::State, &state), end];
+        let later = header(VERSION + 1, &state, 0);
+        let nonsense = header(VERSION, b"{}", 0);
+        refused("something else", b"not a backup, but long enough");
+        refused("a half of it", &whole[..whole.len() / 2]);
+        refused("more than it", &[whole.as_slice(), b"x"].concat());
+        refused("one that a bit was flipped in", &flipped);
+        refused("one that holds no frame", &odd);
+        refused("one without a header", &framed(&[(Kind::State, &state), end]));
+        refused("one whose chunks come first", &framed(&late));
+        refused("one that holds too much", &framed(&more));
+        refused("one that holds too little", &framed(&less));
+        refused("one of a later release", &framed(&[(Kind::Header, &later), end]));
+        let of_others = [(Kind::Header, &nonsense[..]), (Kind::State, b"{}"), end];
+        refused("one of another state", &framed(&of_others));
+        std::fs::write(&data, b"").unwrap();
+        refused("one for a file", &whole);
+        std::fs::remove_file(&data).unwrap();
+        std::fs::create_dir_all(data.join("old")).unwrap();
+        refused("one for a folder that is not empty", &whole);
+        std::fs::remove_dir_all(&data).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let error = restore_snapshot(&file, &data, &options).unwrap_err().to_string();
+        let error = error.replace(folder.path().to_str().unwrap(), "FOLDER");
+        said.push_str(&format!("a folder in its place\n    {error}\n"));
+        expect![[r#"
+            something else
+                FOLDER/backup: it is no backup of a coordinator, at offset N; save the backup again, or use another
+            a half of it
+                FOLDER/backup: it ends too early, at offset N; save the backup again, or use another
+            more than it
+                FOLDER/backup: something follows its end, at offset N; save the backup again, or use another
+            one that a bit was flipped in
+                FOLDER/backup: the bytes are not those that were saved, at offset N; save the backup again, or use another
+            one that holds no frame
+                FOLDER/backup: what stands here is no frame, at offset N; save the backup again, or use another
+            one without a header
+                FOLDER/backup: its header makes no sense, at offset N; save the backup again, or use another
+            one whose chunks come first
+                FOLDER/backup: its frames are not in order, at offset N; save the backup again, or use another
+            one that holds too much
+                FOLDER/backup: it holds more than its header says, at offset N; save the backup again, or use another
+            one that holds too little
+                FOLDER/backup: it does not hold what its header says, at offset N; save the backup again, or use another
+            one of a later release
+                FOLDER/backup: it has format version 2, this release knows up to 1; use the release that saved it, or a newer one
+            one of another state
+                FOLDER/backup: this release cannot read its state: this is not a whole snapshot: missing field `shardfeed_state` at line 1 column 2; use the release that saved it, or a newer one
+            one for a file
+                FOLDER/data: Not a directory (os error 20); name an empty folder for the next try
+            one for a folder that is not empty
+                FOLDER/data: is not empty; a backup is restored into a new folder
+            a folder in its place
+                FOLDER/backup: cannot read the backup: Is a directory (os error 21)
+        "#]].assert_eq(&said);
     }
 }

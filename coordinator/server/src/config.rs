@@ -412,7 +412,11 @@ mod tests {
 
     #[test]
     fn every_refusal_says_which_option_and_what_to_do() {
-        let changes: [fn(&mut CoordinatorOptions); 18] = [
+        let changes: [fn(&mut CoordinatorOptions); 22] = [
+            |options| options.data_dir = PathBuf::new(),
+            |options| options.peers = vec!["a:1".into()],
+            |options| options.peers = vec!["1=a:1".into(), "1=b:1".into(), "3=c:1".into()],
+            |options| options.peers = vec!["1=a:1".into(), "2=a:1".into(), "3=c:1".into()],
             |options| options.cluster_name.clear(),
             |options| options.session_ttl_ms = 99,
             |options| options.heartbeat_ms = 3_334,
@@ -443,6 +447,10 @@ mod tests {
             format!("{}\n", options.validate().unwrap_err())
         });
         expect![[r#"
+            option `data-dir`: is empty; name a folder on a disk that stays
+            option `peers`: holds `a:1`; write NUMBER=HOST:PORT
+            option `peers`: names node 1 twice
+            option `peers`: names a:1 twice
             option `cluster-name`: has 1 to 255 bytes
             option `session-ttl-ms`: is 99; sessions live 100 to 600000 ms
             option `heartbeat-ms`: is 3334, but two may be lost within session-ttl-ms=10000; use 1 to 3333

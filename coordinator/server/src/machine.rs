@@ -49,7 +49,13 @@ mod tests {
             [b"".as_slice(), b"{}", b"\xff", br#"{"principal":"a","now_ms":1,"change":"x"}"#]
         {
             let error = machine.apply(1, bytes, true).unwrap_err();
-            assert!(error.message.contains("run that release on this node"), "{error}");
+            let (begins, ends) = error.message.split_once(" (").unwrap();
+            let (_, ends) = ends.rsplit_once("); ").unwrap();
+            assert_eq!(begins, "this release knows no such command", "{error}");
+            assert_eq!(
+                ends, "a later one proposed it: run that release on this node, too",
+                "{error}"
+            );
         }
         assert_eq!(machine.snapshot(), before);
         machine.restore(&before).unwrap();

@@ -104,3 +104,53 @@ fn not_believed(chunk: &Digest, error: &ChunkError) -> WireError {
     };
     WireError::new(kind, format!("chunk {chunk}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use expect_test::expect;
+    use shardfeed_host::RealDisk;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// What is reported is checked before it is believed; this is what a damaged state would meet.
+    #[test]
+    fn chunks_that_are_not_the_datasets_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(RealDisk::new(folder.path()).unwrap());
+        let store = ChunkStore::open(disk, 1 << 20, &BTreeSet::new(), Instant::now()).unwrap();
+        let entry = |path: &str| FileEntry {
+            path: path.to_owned(),
+            size_bytes: 0,
+            modified_ns: 1,
+            etag: None,
+            compression: "none".to_owned(),
+            records: 0,
+            data_bytes: 0,
+            record_bytes_max: 0,
+            digest: Digest::of_parts([path.as_bytes()]),
+            marks: vec![],
+            left_out: None,
+        };
+        let put = |path: &str| {
+            let chunk = EntriesChunk::new(vec![entry(path)]).encode().unwrap();
+            store.put(&chunk, Instant::now()).unwrap()
+        };
+        let (a, b) = (put("a"), put("b"));
+        let other = Digest::from_bytes([7; 32]);
+        let content = assemble(&store, &[a, b]).unwrap().digest();
+        let found = assemble(&store, &[b, a]).unwrap_err();
+        let unlike = Manifests::default().get(&store, other, &[a, b]).unwrap_err();
+        let named = |error: WireError| {
+            let message = error.message.replace(&a.to_string(), "CHUNK-A");
+            let message = message.replace(&content.to_string(), "FOUND");
+            format!("{:?}: {}\n", error.kind, message.replace(&other.to_string(), "WANTED"))
+        };
+        expect![[r#"
+            Invalid: chunk CHUNK-A: `a` is not in manifest order
+            Corrupt: the chunks of the dataset hold content FOUND, not WANTED; add the dataset again under another name
+        "#]].assert_eq(&[found, unlike].map(named).concat());
+    }
+}

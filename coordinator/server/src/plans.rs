@@ -176,14 +176,16 @@ pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver
 impl Order {
     /// Of a job in the state; `None` if there is no such job.
     ///
-    /// # Errors  `NotFound`: its dataset is not ready.
+    /// # Errors  `NotFound`: it names no dataset.
     pub(crate) fn of(state: &State, name: &str) -> Result<Option<Self>, WireError> {
         let Some(job) = state.job(name) else {
             return Ok(None);
         };
         let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
         let ready = ready.ok_or_else(|| {
-            let message = format!("dataset `{}` of job `{name}` is not ready", job.dataset);
+            // What it names was ready when it was registered, and stays as long as the job.
+            let message =
+                format!("job `{name}` names no dataset: only its trainers know what it reads");
             WireError::new(ErrorKind::NotFound, message)
         })?;
         let chunks = ready.chunks().collect();

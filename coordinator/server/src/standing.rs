@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::WireError;
 use shardfeed_scheduler::{
-    EndReason, Fencing, Generation, LeaseRef, PartState, Rank, RankCursor, Refusal, SessionId,
-    State, Verdict,
+    Fencing, Generation, LeaseRef, PartState, Rank, RankCursor, Refusal, SessionId, State, Verdict,
 };
+
+use crate::error;
 
 /// Where the holder of a good lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,24 +37,21 @@ pub(crate) fn served(
     let (_, rank) = find(state, lease)?;
     match rank.lease.as_ref().is_some_and(|known| known.session == session) {
         true => standing(state, lease),
-        false => Err(gone(lease, "another session has it")),
+        false => {
+            let (what, reason) = ("lease".to_owned(), "another session has it".to_owned());
+            Err(Refusal::Fenced { what, fencing: lease.fencing, reason })
+        }
     }
 }
 
 fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a Rank), Refusal> {
     match state.verdict(lease) {
-        Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => Err(refusal),
-        Verdict::Live => state
-            .job(&lease.job)
-            .and_then(|job| job.generations.get(&lease.generation))
-            .and_then(|generation| Some((generation, generation.ranks.get(&lease.rank)?)))
-            .ok_or_else(|| gone(lease, "its generation is forgotten")),
+        Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
+        Verdict::Live => {}
     }
-}
-
-fn gone(lease: &LeaseRef, reason: &str) -> Refusal {
-    let (what, reason) = ("lease".to_owned(), reason.to_owned());
-    Refusal::Fenced { what, fencing: lease.fencing, reason }
+    let generation = state.job(&lease.job).and_then(|job| job.generations.get(&lease.generation));
+    let found = generation.and_then(|known| Some((known, known.ranks.get(&lease.rank)?)));
+    Ok(found.expect("only of a rank that is there a lease is good"))
 }
 
 /// Whether the scan of a part is still leased under `fencing`.
@@ -68,16 +66,6 @@ pub(crate) fn scans(state: &State, dataset: &str, part: u64, fencing: Fencing) -
 ///
 /// # Errors  `Fenced` if it ended, with what is remembered of that.
 pub(crate) fn session_ttl(state: &State, session: SessionId) -> Result<Duration, WireError> {
-    if let Some(session) = state.session(session) {
-        return Ok(Duration::from_millis(session.join.ttl_ms));
-    }
-    let ended = state.ended_sessions().filter(|ended| ended.id == session).last();
-    let reason = match ended.map(|ended| ended.reason) {
-        Some(EndReason::Left) => "its worker left",
-        Some(EndReason::Expired) => "nothing was heard of it in time",
-        Some(EndReason::Replaced) => "another incarnation of its worker joined",
-        None => "it ended long ago, or never was",
-    };
-    let message = format!("session {session} is no longer valid: {reason}; join again");
-    Err(WireError::new(ErrorKind::Fenced, message))
+    let session = state.live_session(session).map_err(|refusal| error::refusal(&refusal))?;
+    Ok(Duration::from_millis(session.join.ttl_ms))
 }

@@ -9,3 +9,4 @@ mod kill;
 mod members;
 mod replication;
 mod restart;
+mod wording;

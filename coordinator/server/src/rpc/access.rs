@@ -13,7 +13,7 @@ use shardfeed_scheduler::{AccessToken, Change, CreateAccess, ExchangeAccess, Rol
 
 use super::worker::digest;
 use super::{Caller, guard};
-use crate::audit::ENTRIES_MAX;
+use crate::audit::{AUDIT_FOLDER, ENTRIES_MAX};
 use crate::core::{Core, blocking};
 
 pub(super) async fn who_am_i(
@@ -81,7 +81,10 @@ pub(super) async fn exchange_access(
     match known {
         Some(true) => return Ok(ExchangeAccessResponse { role: role.to_string() }),
         Some(false) => {
-            return Err(guard::denied(format!("access token `{join}` {}", Unusable::Used)));
+            let why = Unusable::Used;
+            return Err(guard::denied(format!(
+                "access token `{join}` {why}; ask an admin for another one"
+            )));
         }
         None => {}
     }
@@ -102,7 +105,11 @@ pub(super) async fn list_audit(
     let here = Arc::clone(&core);
     let list = move || {
         here.audit.list(&request, here.options.node_id).map_err(|error| {
-            WireError::new(ErrorKind::Storage, format!("cannot read the audit: {error}"))
+            let message = format!(
+                "{}: cannot read the audit: {error}; check the disk of the coordinator",
+                here.options.data_dir.join(AUDIT_FOLDER).display()
+            );
+            WireError::new(ErrorKind::Storage, message)
         })
     };
     blocking(&core, "reading the audit", list).await

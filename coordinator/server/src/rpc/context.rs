@@ -86,6 +86,8 @@ impl Caller {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
 
     fn context() -> Context {
@@ -125,5 +127,29 @@ mod tests {
         assert_eq!(refused(long, Effect::Reads).0, ErrorKind::Invalid);
         let none = Caller::check(None, "ours", Effect::Reads).unwrap_err();
         assert_eq!(none.kind, ErrorKind::WrongVersion);
+    }
+
+    #[test]
+    fn every_refusal_says_which_field_or_what_to_upgrade() {
+        let changes: [fn(&mut Context); 6] = [
+            |context| context.protocol = 7,
+            |context| context.cluster_id = "theirs".into(),
+            |context| context.principal = "x".repeat(257),
+            |context| context.principal.clear(),
+            |context| context.request_id.clear(),
+            |context| context.request_id = "one".into(),
+        ];
+        let said = changes.map(|change| {
+            let (kind, message) = refused(change, Effect::Changes);
+            format!("{kind:?}: {}\n", message.replace(env!("CARGO_PKG_VERSION"), "VERSION"))
+        });
+        expect![[r#"
+            WrongVersion: the caller speaks version 7 of the coordinator's protocol, this coordinator (VERSION) speaks version 1; upgrade the older side
+            WrongCluster: the caller belongs to cluster theirs, this coordinator is of cluster ours; check the address, or start anew if the cluster was made again
+            Invalid: `principal` has at most 256 bytes
+            Invalid: `principal` is required for requests that change something
+            Invalid: `request_id` is required and must be a UUID
+            Invalid: `request_id` is required and must be a UUID
+        "#]].assert_eq(&said.concat());
     }
 }

@@ -230,7 +230,11 @@ impl Bearer {
             _ => token.check(now_ms),
         };
         checked.map_err(|why| {
-            let message = format!("access token `{}` {why}; ask an admin", token.id);
+            let hint = match why {
+                Unusable::JoinOnly => "give it with --join-token-file",
+                _ => "ask an admin for another one",
+            };
+            let message = format!("access token `{}` {why}; {hint}", token.id);
             Denied { reason: Denial::Unusable, message }
         })?;
         let AccessToken { id, name, role, jobs, expires_ms, .. } = token.clone();

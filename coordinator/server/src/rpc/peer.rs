@@ -100,7 +100,8 @@ async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeRes
     let ExchangeRequest { cluster_id, from, to, message } = request;
     let core = member(front, &cluster_id)?;
     if to != core.options.node_id {
-        let message = format!("this is node {}, not node {to}", core.options.node_id);
+        let message =
+            format!("this is node {}, not node {to}; look at the addresses", core.options.node_id);
         return Err(WireError::new(ErrorKind::Conflict, message));
     }
     core.hears(from);

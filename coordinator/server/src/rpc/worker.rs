@@ -371,10 +371,10 @@ async fn ask(
 ) -> Result<oneshot::Receiver<Result<TakeGroupsResponse, WireError>>, WireError> {
     let TakeGroupsRequest { session, lease, epoch, step, started, known: knows, wants, .. } =
         request;
-    if epoch > EPOCH_MAX || step > STEP_MAX || request.wait_ms > TAKE_WAIT_MS_MAX {
-        let message = format!(
-            "there is no step {step} of epoch {epoch}, or `wait_ms` is over {TAKE_WAIT_MS_MAX}"
-        );
+    check_step(epoch, step)?;
+    if request.wait_ms > TAKE_WAIT_MS_MAX {
+        let message =
+            format!("`wait_ms` is {}; at most {TAKE_WAIT_MS_MAX} are allowed", request.wait_ms);
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
     let lease = lease_from(lease)?;
@@ -411,12 +411,18 @@ async fn ask(
 /// A rank's progress as it came.
 fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
     let RankProgress { lease, epoch, step, ready, reading, account } = progress;
+    check_step(epoch, step)?;
+    let lease = lease_from(lease)?;
+    Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
+}
+
+/// Refuses what lies beyond every step.
+fn check_step(epoch: u64, step: u64) -> Result<(), WireError> {
     if epoch > EPOCH_MAX || step > STEP_MAX {
         let message = format!("there is no step {step} of epoch {epoch}");
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
-    let lease = lease_from(lease)?;
-    Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
+    Ok(())
 }
 
 fn verdict(lease: &LeaseRef, refusal: &Refusal) -> Verdict {

@@ -36,9 +36,9 @@ pub(crate) fn batch(
         Some(rank) => rank..=rank,
         None => 0..=of.world_size - 1,
     };
-    let rows = plan.rows().saturating_mul(if rank.is_some() { 1 } else { of.world_size });
-    check_rows(rows)?;
     let one = rank.is_some();
+    let rows = plan.rows().saturating_mul(if one { 1 } else { of.world_size });
+    check_rows(rows, one)?;
     let mut rows = Vec::with_capacity(rows as usize);
     for rank in ranks {
         // With `uneven` some ranks have a step more than others.
@@ -66,7 +66,8 @@ fn granted_batch(
         return Err(WireError::new(ErrorKind::NotFound, message));
     }
     let ranks = rank.map_or(0..world_size, |rank| rank..rank + 1);
-    check_rows(granted.generation.batch_size().saturating_mul(ranks.end - ranks.start))?;
+    let rows = granted.generation.batch_size().saturating_mul(ranks.end - ranks.start);
+    check_rows(rows, rank.is_some())?;
     let groups = picture.order.groups(core, epoch)?;
     let manifest = picture.order.manifest(core)?;
     let is_shared = granted.pool.is_some_and(|pool| pool.quota.is_none());
@@ -167,9 +168,11 @@ fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
     }
 }
 
-fn check_rows(rows: u64) -> Result<(), WireError> {
+/// - `one`: whether they are of one rank only.
+fn check_rows(rows: u64, one: bool) -> Result<(), WireError> {
     if rows > ROWS_MAX {
-        let message = format!("this batch has {rows} rows, more than {ROWS_MAX}; name a rank");
+        let hint = if one { "it is too large to be shown" } else { "name a rank" };
+        let message = format!("this batch has {rows} rows, more than {ROWS_MAX}; {hint}");
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
     Ok(())

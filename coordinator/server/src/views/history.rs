@@ -41,7 +41,11 @@ impl Past {
         let order = Order::of(state, name)?.ok_or_else(|| no_job(name))?;
         let mut all = job.generations.values();
         if !all.any(|generation| generation.segments_of(epoch).is_some()) {
-            let message = format!("epoch {epoch} of job `{name}` lies before what is kept");
+            let first = job.generations.values().map(|generation| generation.origin.epoch).min();
+            let message = format!(
+                "epoch {epoch} of job `{name}` lies before what is kept; its first epoch here is {}",
+                first.unwrap_or(0)
+            );
             return Err(WireError::new(ErrorKind::NotFound, message));
         }
         let known = job.generations.values().filter(|generation| came_to(generation, epoch));

@@ -27,13 +27,13 @@ use crate::fixture::{context, options, refused};
 use crate::http::page;
 
 /// A coordinator with certificates, and clients of several kinds.
-struct Secure {
+pub(crate) struct Secure {
     home: tempfile::TempDir,
-    running: Running,
+    pub(crate) running: Running,
 }
 
 impl Secure {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let authority = Authority::create(home.path().join("pki"), "test").unwrap();
         for (role, name, hosts) in [
@@ -53,7 +53,7 @@ impl Secure {
         Self { home, running }
     }
 
-    async fn channel(&self, who: &str) -> Channel {
+    pub(crate) async fn channel(&self, who: &str) -> Channel {
         connect(&self.home.path().join("pki").join(who), self.running.grpc_address()).await
     }
 }

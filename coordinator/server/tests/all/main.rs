@@ -23,3 +23,4 @@ mod refusals;
 mod restart;
 mod sessions;
 mod storage;
+mod wording;

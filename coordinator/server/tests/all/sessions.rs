@@ -73,7 +73,7 @@ async fn leaving_and_joining_again() {
     let again = join_as(&mut fixture.worker, "w0", incarnation).await.unwrap().into_inner().session;
     assert_eq!(second, again);
     let error = beat(&mut fixture.worker, first, vec![]).await.unwrap_err();
-    assert!(refused::<()>(Err(error)).1.contains("another incarnation"));
+    assert!(refused::<()>(Err(error)).1.contains("its worker started again"));
     let leave = LeaveRequest { context: context(), session: second };
     fixture.worker.leave(leave.clone()).await.unwrap();
     // The same request again gets the first answer, another one the truth.

@@ -105,11 +105,21 @@ pub(crate) async fn scan_dataset(
     name: &str,
     files: &[FileEntry],
 ) {
+    scan_parts(fixture, session, name, (files, 2)).await;
+}
+
+/// As [`scan_dataset`], in parts of so many files.
+pub(crate) async fn scan_parts(
+    fixture: &mut Fixture,
+    session: u64,
+    name: &str,
+    (files, part_files): (&[FileEntry], usize),
+) {
     add(fixture, name).await;
     let client = &mut fixture.worker;
     let tasks = take(client, session, 10).await;
     assert!(matches!(tasks[0].work, Some(scan_task::Work::List(_))), "{tasks:?}");
-    let parts = list(client, files, 2).await;
+    let parts = list(client, files, part_files).await;
     let report = ReportListingRequest {
         context: context(),
         session,
@@ -120,10 +130,10 @@ pub(crate) async fn scan_dataset(
     };
     client.report_listing(report).await.unwrap();
     let tasks = take(client, session, 100).await;
-    assert_eq!(tasks.len(), files.len().div_ceil(2));
+    assert_eq!(tasks.len(), files.len().div_ceil(part_files));
     for task in tasks {
         let Some(scan_task::Work::Scan(scan)) = task.work else { panic!("{task:?}") };
-        let part = files.chunks(2).nth(scan.part as usize).unwrap();
+        let part = files.chunks(part_files).nth(scan.part as usize).unwrap();
         let report = ReportScanRequest {
             context: context(),
             session,
