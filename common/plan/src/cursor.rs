@@ -275,6 +275,9 @@ fn check_rank(start: &Start) -> Result<(), PlanError> {
     if rank < world_size { Ok(()) } else { Err(PlanError::RankOutOfRange { rank, world_size }) }
 }
 
+/// What mends a list of tokens that do not fit together.
+const SAVED_TOGETHER: &str = "pass the tokens that all ranks of one run saved at one moment";
+
 /// One token for the tokens of all ranks of an uneven job.
 fn merge(
     identity: &JobIdentity,
@@ -287,7 +290,7 @@ fn merge(
         token.check_job(identity)?;
     }
     let Some(first) = tokens.iter().min_by_key(|token| token.epoch) else {
-        return uneven("the list of tokens is empty".into());
+        return uneven("the list of tokens is empty; pass the token of each rank".into());
     };
     let Some((_, world_size)) = first.speaks_for else {
         return uneven("a list of tokens is for tail=\"uneven\"; pass one token".into());
@@ -297,21 +300,27 @@ fn merge(
     let mut most: Option<Vec<u64>> = None;
     for token in tokens {
         let Some((rank, of)) = token.speaks_for else {
-            return uneven("a token of the list speaks for no rank".into());
+            return uneven(format!("a token of the list speaks for no rank; {SAVED_TOGETHER}"));
         };
         let open = token.open();
         if (open.lanes, open.global_batch) != (first.open().lanes, first.open().global_batch) {
-            return uneven(format!("the token of rank {rank} is of another batch size or lanes"));
+            return uneven(format!(
+                "the token of rank {rank} is of another batch size or lanes; {SAVED_TOGETHER}"
+            ));
         }
         let place = match steps.get_mut(rank as usize) {
             Some(place) if of == world_size => place,
             _ => {
-                return uneven(format!("tokens of {world_size} and of {of} ranks in one list"));
+                return uneven(format!(
+                    "tokens of {world_size} and of {of} ranks in one list; {SAVED_TOGETHER}"
+                ));
             }
         };
         let taken = if token.epoch == first.epoch {
             if token.segments[..token.segments.len() - 1] != *earlier {
-                return uneven(format!("the token of rank {rank} is of another history"));
+                return uneven(format!(
+                    "the token of rank {rank} is of another history; {SAVED_TOGETHER}"
+                ));
             }
             open.steps.most()
         } else if token.epoch == first.epoch.saturating_add(1) && open.steps.most() == 0 {
@@ -328,7 +337,7 @@ fn merge(
             ));
         };
         if place.replace(taken).is_some() {
-            return uneven(format!("two tokens of rank {rank} in one list"));
+            return uneven(format!("two tokens of rank {rank} in one list; pass one of each rank"));
         }
     }
     let missing: Vec<usize> = (0..steps.len()).filter(|&rank| steps[rank].is_none()).collect();
@@ -354,6 +363,8 @@ fn merge(
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
     use crate::job::tests::identity;
 
@@ -461,17 +472,63 @@ mod tests {
             })
             .collect();
         let none = |_: u64, _: &[Segment], _: u64| unreachable!("both are in one epoch");
-        let merged =
-            Cursor::resume_uneven(identity.clone(), start(3, 4), &tokens, false, none).unwrap();
+        let merged = Cursor::resume_uneven(identity, start(3, 4), &tokens, false, none).unwrap();
         assert_eq!(merged.segments()[0].steps, Steps::PerRank(vec![1, 4]));
-        let refused = |tokens: &[Token]| {
-            let none = |_: u64, _: &[Segment], _: u64| unreachable!("one epoch");
-            Cursor::resume_uneven(identity.clone(), start(3, 4), tokens, false, none)
-                .unwrap_err()
-                .to_string()
+    }
+
+    #[test]
+    fn every_refused_list_of_tokens_says_why_and_what_to_pass() {
+        let uneven = JobIdentity { tail: Tail::Uneven, ..identity() };
+        // Of a rank of as many, after so many steps of an epoch.
+        let token = |(rank, world_size): (u64, u64), epoch: u64, steps: u64| {
+            let start = Start { lanes: Some(2), rank, ..start(8 / world_size, world_size) };
+            let mut cursor = Cursor::new(uneven.clone(), start).unwrap();
+            cursor.set_epoch(epoch);
+            after(&mut cursor, steps)
         };
-        assert!(refused(&tokens[..1]).contains("no token of rank [1] of 2"));
-        assert!(refused(&[tokens[0].clone(), tokens[0].clone()]).contains("two tokens of rank 0"));
-        assert!(refused(&[]).contains("empty"));
+        let (first, second) = (token((0, 2), 0, 1), token((1, 2), 0, 4));
+        let changed = |change: &dyn Fn(&mut Token)| {
+            let mut token = second.clone();
+            change(&mut token);
+            token
+        };
+        let of_no_rank = changed(&|token| token.speaks_for = None);
+        let batched = changed(&|token| token.segments[0].global_batch = 16);
+        let grown = changed(&|token| token.segments.insert(0, token.segments[0].clone()));
+        let lists = [
+            ("none", vec![]),
+            ("of no rank", vec![of_no_rank.clone()]),
+            ("one of no rank", vec![first.clone(), of_no_rank]),
+            ("another batch", vec![first.clone(), batched]),
+            ("another world", vec![first.clone(), token((3, 4), 0, 4)]),
+            ("another history", vec![first.clone(), grown]),
+            ("far apart", vec![first.clone(), token((1, 2), 5, 1)]),
+            ("one twice", vec![first.clone(), first.clone()]),
+            ("one missing", vec![first.clone()]),
+            ("one missing that may be behind", vec![token((0, 2), 3, 0)]),
+        ];
+        let mut said = String::new();
+        for (what, tokens) in lists {
+            let unasked = |_: u64, _: &[Segment], _: u64| unreachable!("all are in one epoch");
+            let replayed = what.ends_with("behind");
+            let start = start(3, 4);
+            let refused = Cursor::resume_uneven(uneven.clone(), start, &tokens, replayed, unasked);
+            said += &format!("{what}: {}\n", refused.unwrap_err());
+        }
+        let one = Cursor::resume(uneven, Start { rank: 1, ..start(4, 2) }, &first).unwrap_err();
+        said += &format!("one for another rank: {one}\n");
+        expect![[r#"
+            none: the list of tokens is empty; pass the token of each rank
+            of no rank: a list of tokens is for tail="uneven"; pass one token
+            one of no rank: a token of the list speaks for no rank; pass the tokens that all ranks of one run saved at one moment
+            another batch: the token of rank 1 is of another batch size or lanes; pass the tokens that all ranks of one run saved at one moment
+            another world: tokens of 2 and of 4 ranks in one list; pass the tokens that all ranks of one run saved at one moment
+            another history: the token of rank 1 is of another history; pass the tokens that all ranks of one run saved at one moment
+            far apart: rank 1 is in epoch 5, another rank in epoch 0; save the tokens of all ranks at one moment, best after a barrier at the end of an epoch
+            one twice: two tokens of rank 0 in one list; pass one of each rank
+            one missing: no token of rank [1] of 2; pass all, or missing="replay" to deliver again what those ranks had since their last start
+            one missing that may be behind: all tokens stand at the beginning of epoch 3, so rank [1] may have left some of the epoch before; start that epoch anew, or pass all tokens
+            one for another rank: with tail="uneven" a token speaks for one rank: this one is of rank 0 of 2, loaded by rank 1 of 2; to go on with other ranks or another batch size pass the tokens of all 2 ranks as a list
+        "#]].assert_eq(&said);
     }
 }

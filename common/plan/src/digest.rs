@@ -18,7 +18,7 @@ pub type JobDigest = Digest;
 
 /// A text that is not 64 hex digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is 64 hex digits, not {length} characters of `{start}...`")]
+#[error("a digest is 64 hex digits, not {length} characters of `{start}`")]
 pub struct DigestParseError {
     length: usize,
     start: String,
@@ -61,8 +61,11 @@ impl FromStr for Digest {
     type Err = DigestParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error =
-            || DigestParseError { length: text.len(), start: text.chars().take(8).collect() };
+        let error = || {
+            let length = text.chars().count();
+            let dots = if length > 8 { "..." } else { "" };
+            DigestParseError { length, start: text.chars().take(8).chain(dots.chars()).collect() }
+        };
         if text.len() != 64 || !text.is_ascii() {
             return Err(error());
         }
@@ -98,7 +101,15 @@ mod tests {
         let text = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(digest.to_string(), text);
         assert_eq!(text.parse(), Ok(digest));
-        assert!("ba".parse::<Digest>().is_err());
-        assert!("é".repeat(32).parse::<Digest>().is_err());
+        let refused = |text: &str| text.parse::<Digest>().unwrap_err().to_string();
+        assert_eq!(refused("ba"), "a digest is 64 hex digits, not 2 characters of `ba`");
+        assert_eq!(
+            refused(&"é".repeat(32)),
+            "a digest is 64 hex digits, not 32 characters of `éééééééé...`"
+        );
+        assert_eq!(
+            refused(&"xyz=".repeat(16)),
+            "a digest is 64 hex digits, not 64 characters of `xyz=xyz=...`"
+        );
     }
 }

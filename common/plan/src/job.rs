@@ -227,6 +227,9 @@ pub(crate) mod tests {
         let differing = differences(&identity(), &dynamic);
         assert_eq!((differing.len(), differing[0].field.as_str()), (1, "mode"));
         assert_eq!("dynamic".parse(), Ok(Mode::Dynamic));
-        assert!("slow".parse::<Mode>().unwrap_err().contains("deterministic"));
+        let slow = "slow".parse::<Mode>().unwrap_err();
+        assert_eq!(slow, "mode=\"slow\" is none of \"deterministic\", \"dynamic\"");
+        let cut = "cut".parse::<Tail>().unwrap_err();
+        assert_eq!(cut, "tail=\"cut\" is none of \"drop\", \"pad\", \"uneven\"");
     }
 }

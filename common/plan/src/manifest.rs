@@ -105,7 +105,10 @@ mod tests {
         assert_eq!(paths, ["B", "a", "b"]);
         assert_eq!(manifest.records(), 6);
         let twice = Manifest::new(vec![shard("a", 1), shard("a", 1)]).unwrap_err();
-        assert_eq!(twice, ManifestError::ListedTwice { path: "a".into() });
+        assert_eq!(
+            twice.to_string(),
+            "`a` is listed twice; a file is read once an epoch, so name it once"
+        );
     }
 
     #[test]

@@ -182,6 +182,8 @@ impl Token {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
     use crate::digest::Digest;
 
@@ -237,5 +239,69 @@ mod tests {
         assert!(Token::from_json("{\"step\":3}").unwrap_err().to_string().contains("state_dict()"));
         let json = token().to_json().replace("\"epoch\"", "\"epoc\"");
         assert!(Token::from_json(&json).unwrap_err().to_string().contains("missing field `epoch`"));
+    }
+
+    #[test]
+    fn every_refusal_says_what_is_wrong_with_the_token() {
+        let whole = || Token {
+            lanes: 2,
+            segments: vec![Segment { lanes: 2, global_batch: 8, steps: Steps::All(3) }],
+            ..token()
+        };
+        let changed = |change: &dyn Fn(&mut Token)| {
+            let mut token = whole();
+            change(&mut token);
+            token.to_json()
+        };
+        let endless = Segment { lanes: 2, global_batch: 8, steps: Steps::All(u64::MAX) };
+        let texts = [
+            "{\"shardfeed_token\"".to_owned(),
+            "{\"step\":3}".to_owned(),
+            "{\"shardfeed_token\":\"1\"}".to_owned(),
+            changed(&|token| token.format = 2),
+            changed(&|token| token.format = 0),
+            changed(&|token| token.order = 7),
+            whole().to_json().replace("\"epoch\"", "\"epoc\""),
+            whole().to_json().replace("0909", "yes,"),
+            changed(&|token| token.segments.clear()),
+            changed(&|token| token.segments[0].lanes = 0),
+            changed(&|token| token.speaks_for = Some((3, 3))),
+            changed(&|token| token.segments = vec![endless.clone(), endless.clone()]),
+            changed(&|token| token.segments[0].steps = Steps::PerRank(vec![1, 2])),
+            changed(&|token| token.epoch = EPOCH_MAX + 1),
+        ];
+        let said = texts.map(|text| Token::from_json(&text).unwrap_err().to_string());
+        expect![[r#"
+            this is not a whole shardfeed token: EOF while parsing an object at line 1 column 18; pass what state_dict() returned
+            this is not a whole shardfeed token: it has no field `shardfeed_token`; pass what state_dict() returned
+            this is not a whole shardfeed token: `shardfeed_token` is not a version number; pass what state_dict() returned
+            the token has format 2, this shardfeed knows up to 1; upgrade shardfeed to the version that wrote it
+            this is not a whole shardfeed token: format 0 does not exist; pass what state_dict() returned
+            the token has order version 7, this shardfeed knows up to 0; upgrade shardfeed to the version that wrote it
+            this is not a whole shardfeed token: missing field `epoch`; pass what state_dict() returned
+            this is not a whole shardfeed token: a digest is 64 hex digits, not 64 characters of `yes,yes,...`; pass what state_dict() returned
+            this is not a whole shardfeed token: it must have 1 to 16 segments; pass what state_dict() returned
+            this is not a whole shardfeed token: a segment has no lanes or no batch; pass what state_dict() returned
+            this is not a whole shardfeed token: the rank and world size that it speaks for do not fit its batch; pass what state_dict() returned
+            this is not a whole shardfeed token: its steps are beyond every epoch; pass what state_dict() returned
+            this is not a whole shardfeed token: its last segment has a list of steps; pass what state_dict() returned
+            this is not a whole shardfeed token: its epoch is beyond every epoch; pass what state_dict() returned"#]].assert_eq(&said.join("\n"));
+    }
+
+    #[test]
+    fn a_token_of_another_job_names_all_fields_that_differ() {
+        let identity = crate::job::tests::identity();
+        let token = Token { job: identity.digest(), checks: identity.field_checks(), ..token() };
+        let mut other = identity.clone();
+        other.shuffle.seed = 9;
+        let one = Token { lanes: 2, ..token.clone() }.check_job(&other).unwrap_err();
+        other.shuffle.window = 20;
+        let two = Token { lanes: 2, ..token.clone() }.check_job(&other).unwrap_err();
+        let lied = Token { lanes: 2, job: Digest::from_bytes([3; 32]), ..token };
+        let said = [one, two, lied.check_job(&identity).unwrap_err()];
+        expect![[r#"
+            the token belongs to another job: seed differs from this loader's; create the loader as the one that made the token, or start anew without a token
+            the token belongs to another job: seed, window differ from this loader's; create the loader as the one that made the token, or start anew without a token
+            the token belongs to another job: job digest differs from this loader's; create the loader as the one that made the token, or start anew without a token"#]].assert_eq(&said.map(|error| error.to_string()).join("\n"));
     }
 }

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
+use expect_test::expect;
 use proptest::prelude::*;
-use shardfeed_plan::{Digest, EpochPlan, Line, PlanError, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, EpochPlan, Line, Sample, Segment, Shuffle, Steps, Tail};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -218,9 +220,63 @@ fn a_trillion_samples_are_not_walked() {
 #[test]
 fn cursors_that_no_epoch_has_are_refused() {
     let plan = large(&[10_000], 2, 2);
-    let error = plan.delivered_before(&[0]).unwrap_err();
-    assert_eq!(error, PlanError::CursorsDoNotFit { cursors: 1, world_size: 2 });
-    let beyond = plan.steps() + 1;
-    let error = plan.delivered_by_shard(&[0, beyond]).unwrap_err();
-    assert_eq!(error, PlanError::NoSuchStep { epoch: 0, step: beyond, steps: plan.steps() });
+    let few = plan.delivered_before(&[0]).unwrap_err();
+    let beyond = plan.delivered_by_shard(&[0, plan.steps() + 1]).unwrap_err();
+    expect![[r#"
+        1 cursors were given for 2 ranks; give one for each rank
+        epoch 0 has 19 steps for this rank; there is no step 20"#]]
+    .assert_eq(&format!("{few}\n{beyond}"));
+}
+
+#[test]
+fn every_plan_that_is_refused_says_why() {
+    let content = Digest::from_bytes([5; 32]);
+    let shuffle =
+        Shuffle { content, seed: 1, enabled: true, window: 10, interleave: 2, block_length: 1 };
+    let plan = |tail: Tail, segments: &[Segment], world_size: u64, shuffle: &Shuffle| {
+        let line = Arc::new(Line::new(&[60, 40], shuffle, 0).unwrap());
+        EpochPlan::new(line, shuffle.clone(), 0, (tail, None), segments, world_size)
+    };
+    let of = |lanes: u64, global_batch: u64, steps: Steps| Segment { lanes, global_batch, steps };
+    let one = of(2, 8, Steps::All(0));
+    let whole = plan(Tail::Drop, slice::from_ref(&one), 2, &shuffle).unwrap();
+    let dropped =
+        |segments: &[Segment], world_size| plan(Tail::Drop, segments, world_size, &shuffle);
+    let asked = [
+        ("no record", Line::new(&[0, 0], &shuffle, 0).err()),
+        ("no segment", dropped(&[], 2).err()),
+        ("ranks that do not divide", dropped(slice::from_ref(&one), 3).err()),
+        ("17 segments", dropped(&vec![of(2, 8, Steps::All(1)); 17], 2).err()),
+        ("too many steps", dropped(&[of(2, 8, Steps::All(99)), one.clone()], 2).err()),
+        ("steps of each rank", dropped(&[of(2, 8, Steps::PerRank(vec![1, 2]))], 2).err()),
+        ("a rank beyond", whole.slots(0, 2).err()),
+        ("a step beyond", whole.slots(12, 0).err()),
+        ("a shard beyond", whole.place(Sample { shard: 2, ordinal: 0 }).err()),
+        ("a sample beyond", whole.place(Sample { shard: 1, ordinal: 40 }).err()),
+        (
+            "no window",
+            plan(Tail::Drop, slice::from_ref(&one), 2, &Shuffle { window: 0, ..shuffle.clone() })
+                .err(),
+        ),
+        ("no batch", Segment::start(2, 0, 2).err()),
+        ("lanes that do not divide", Segment::start(3, 4, 2).err()),
+        ("many lanes", Segment::start(1 << 30, 4, 2).err()),
+    ];
+    let said = asked.map(|(what, error)| format!("{what}: {}\n", error.unwrap()));
+    expect![[r#"
+        no record: the dataset has no records: 2 shards, all empty
+        no segment: `segments` must be at least 1
+        ranks that do not divide: world_size=3 does not divide the global batch of 8
+        17 segments: lanes or the global batch changed more than 16 times in this epoch; keep the global batch, or go on to the next epoch with set_epoch()
+        too many steps: the position is beyond the epoch: 99 steps were taken with lanes=2 and a global batch of 8, but only 12 exist; it belongs to another dataset or job
+        steps of each rank: only tail="uneven" lets ranks stop at different steps
+        a rank beyond: rank=2 is not in 0..2: ranks count from 0 to world_size - 1
+        a step beyond: epoch 0 has 12 steps for this rank; there is no step 12
+        a shard beyond: shard 2 has no sample 0
+        a sample beyond: shard 1 has no sample 40
+        no window: `shuffle_window` must be at least 1
+        no batch: `batch_size` must be at least 1
+        lanes that do not divide: lanes=3 does not divide the global batch of 8 (batch_size 4 x world_size 2); use batch_size=3 or 6, or one of lanes=1, 2, 4, 8
+        many lanes: `lanes` is 1073741824, but may be at most 1048576
+    "#]].assert_eq(&said.concat());
 }

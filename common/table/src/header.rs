@@ -284,3 +284,16 @@ impl Header {
 fn json(header: &Header) -> String {
     serde_json::to_string(header).expect("a header is plain data")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_no_digest_is_shown_as_it_came() {
+        let refused = "12ab".parse::<Digest>().unwrap_err();
+        assert_eq!(refused, "\"12ab\" is no digest of a table: 64 hex digits");
+        assert!("ab".repeat(32).parse::<Digest>().is_ok());
+        assert!("AB".repeat(32).parse::<Digest>().is_err());
+    }
+}

@@ -250,3 +250,86 @@ fn page(bytes: &[u8]) -> Page<'_> {
 fn failed_at(name: &str, offset: u64, source: io::Error) -> TableError {
     TableError::Io { file: name.to_owned(), offset, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{Keys, Layout};
+
+    /// Whoever writes a table by a tool of their own makes checksums that fit what is wrong.
+    #[test]
+    fn every_part_that_does_not_fit_the_others_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.sft");
+        let column = Column { name: "x".into(), dtype: "uint8".into(), shape: vec![4], bytes: 4 };
+        let keys: Vec<i64> = (0..600).collect();
+        let layout = Layout::new(Keys::Int64(&keys), vec![column]).unwrap();
+        layout
+            .write(&path, |_, out| {
+                out.fill(7);
+                Ok(())
+            })
+            .unwrap();
+        let good = fs::read(&path).unwrap();
+        let table = Table::open(&path).unwrap();
+        let (page_at, block_at) = (table.places.pages_at as usize, table.places.blocks_at as usize);
+        let last = table.header.pages - 1;
+        let sealed_page = |number: u64, change: &dyn Fn(&mut [u8])| {
+            let mut bytes = good.clone();
+            let page = &mut bytes[page_at + number as usize * PAGE_BYTES..][..PAGE_BYTES];
+            change(page);
+            let sum = seal(&table.digest, Part::Page, number, [&page[..4], &page[8..]]);
+            page[4..8].copy_from_slice(&sum.to_le_bytes());
+            bytes
+        };
+        let sealed_block = || {
+            let mut bytes = good.clone();
+            let block = &mut bytes[block_at..block_at + table.places.block_bytes];
+            let (rows, sum) = block.split_at_mut(table.places.block_bytes - 4);
+            rows[0] ^= 1;
+            let seal = seal(&table.digest, Part::Block, 0, [rows, &[]]);
+            sum.copy_from_slice(&seal.to_le_bytes());
+            bytes
+        };
+        let flipped = |at: usize| {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        let files = [
+            flipped(page_at + 100),
+            flipped(block_at),
+            sealed_page(0, &|page| page[..4].copy_from_slice(&601_u32.to_le_bytes())),
+            sealed_page(0, &|page| page[8] = 1),
+            sealed_page(0, &|page| page.copy_within(16..24, 24)),
+            sealed_page(last, &|page| page[0] -= 1),
+            sealed_block(),
+        ];
+        let said = files.map(|bytes| {
+            fs::write(&path, bytes).unwrap();
+            let error = Table::open(&path).unwrap().verify(&mut |_| {}).unwrap_err().to_string();
+            error.replace(folder.path().to_str().unwrap(), "DIR")
+        });
+        assert_eq!(
+            said,
+            [
+                "DIR/t.sft: damaged at offset 4096: a page of keys does not fit its checksum; copy the \
+                 table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 12288: a block of rows does not fit its checksum; copy \
+                 the table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 4096: a page says more keys than there are; copy the \
+                 table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 4096: a page begins with another row than the one before \
+                 it ends with; copy the table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 4096: the keys of a page are not in their order; copy \
+                 the table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 4096: its pages have fewer keys than it says; copy the \
+                 table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 0: all of it together is not what its digest says; copy \
+                 the table again, and leave it alone while it is used",
+            ]
+        );
+    }
+}

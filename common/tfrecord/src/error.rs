@@ -118,7 +118,7 @@ impl ReadError {
                  records before this one are good"
             }
             ReadErrorKind::TooLarge { .. } => {
-                "raise `record_bytes_max` if such records are expected"
+                "write it as several smaller records; a reader of your own may raise `record_bytes_max`"
             }
             ReadErrorKind::Decompress { .. } => {
                 "copy the file again from its source, and check that it was written in this scheme"

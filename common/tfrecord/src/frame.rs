@@ -13,7 +13,10 @@ const MASK_DELTA: u32 = 0xa282_ead8;
 
 /// The length in a header does not match its checksum: what follows cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("length checksum is {stored:#010x}, the length bytes give {computed:#010x}")]
+#[error(
+    "the length does not match its checksum (stored {stored:#010x}, computed {computed:#010x}); copy \
+     the file again from its source"
+)]
 pub struct LengthCrcMismatch {
     /// Masked CRC found in the header.
     pub stored: u32,
@@ -23,7 +26,10 @@ pub struct LengthCrcMismatch {
 
 /// A record's data does not match its checksum. The next record can still be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("data checksum is {stored:#010x}, the data gives {computed:#010x}")]
+#[error(
+    "the data does not match its checksum (stored {stored:#010x}, computed {computed:#010x}); copy the \
+     file again from its source"
+)]
 pub struct DataCrcMismatch {
     /// Masked CRC found after the data.
     pub stored: u32,
@@ -170,5 +176,23 @@ mod tests {
         assert!(matches!(cut(&bytes, u64::MAX), Cut::PartOfData { length } if length == 1 << 60));
         let max = encode_header(u64::MAX);
         assert!(matches!(cut(&max, u64::MAX), Cut::PartOfData { .. }));
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_shown_with_the_right_one() {
+        let mut header = encode_header(5);
+        header[11] ^= 1;
+        let length = decode_header(&header).unwrap_err().to_string();
+        assert_eq!(
+            length,
+            "the length does not match its checksum (stored 0x3f04b2ea, computed 0x3e04b2ea); copy \
+             the file again from its source"
+        );
+        let data = check_data(b"hello", 7).unwrap_err().to_string();
+        assert_eq!(
+            data,
+            "the data does not match its checksum (stored 0x00000007, computed 0x191c1fbb); copy the \
+             file again from its source"
+        );
     }
 }

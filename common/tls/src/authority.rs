@@ -118,10 +118,13 @@ impl Authority {
                 hint: "it is of somebody else; name another folder",
             });
         }
-        let bundle = text(&self.folder.join(CA_FILE))?;
-        let signer = KeyPair::from_pem(&text(&self.folder.join(CA_KEY_FILE))?)?;
+        let (ca, ca_key) = (self.folder.join(CA_FILE), self.folder.join(CA_KEY_FILE));
+        let bundle = text(&ca)?;
+        let signer = KeyPair::from_pem(&text(&ca_key)?)
+            .map_err(|error| TlsError::content(&ca_key, format!("is no key: {error}")))?;
         // The first of the bundle is the one that signs.
-        let issuer = Issuer::from_ca_cert_pem(&bundle, signer)?;
+        let issuer = Issuer::from_ca_cert_pem(&bundle, signer)
+            .map_err(|error| TlsError::content(&ca, format!("is no certificate: {error}")))?;
         let key = KeyPair::generate()?;
         let not_after = SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400);
         let certificate = leaf(subject, not_after)?.signed_by(&key, &issuer)?;
@@ -154,7 +157,9 @@ impl Authority {
     pub fn renew(&self, folder: &Path, days: u32) -> Result<Issued, TlsError> {
         let path = folder.join(CERTIFICATE_FILE);
         let there = Folder::new(folder).certificate()?;
-        let there = there.ok_or_else(|| TlsError::content(&path, "is missing"))?;
+        let there = there.ok_or_else(|| {
+            TlsError::content(&path, "is missing; `shardfeed tls issue` makes a certificate")
+        })?;
         let Certificate { identity, hosts, .. } = there;
         let identity = identity.ok_or_else(|| {
             TlsError::content(&path, "does not say whom it is for; make it where it was made")

@@ -106,7 +106,12 @@ mod tests {
         assert!(schema.spec_json().unwrap().contains("/data/scores.sft"));
         assert_eq!(RecordSpec::of_identity(schema.operators()), Some(of(None)));
         let unnamed = Schema::new(of(None)).unwrap().open_tables().unwrap_err();
-        assert!(unnamed.what.contains("--table"), "{unnamed}");
+        assert_eq!(
+            unnamed.to_string(),
+            "the job looks things up in the table \
+             5555555555555555555555555555555555555555555555555555555555555555, and where it lies \
+             is not said; name it with --table"
+        );
     }
 
     #[test]

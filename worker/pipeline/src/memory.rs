@@ -274,9 +274,15 @@ mod tests {
     #[test]
     fn compressed_shards_name_the_window_that_fits() {
         let need = Need { compressed: true, budget_bytes: 20 << 20, ..need() };
-        let Err(MemoryError::CompressedWindow { window_fits, budget_fits, .. }) = reading(&need)
-        else {
-            panic!("refused");
+        let error = reading(&need).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "two shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has \
+             13631488 left for them, and compressed shards cannot be read out of order; use \
+             shuffle_window=3021 or less, or memory_budget of at least 52460032"
+        );
+        let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
+            panic!("{error}");
         };
         assert!(reading(&Need { window: window_fits, ..need }).is_ok());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
@@ -291,14 +297,23 @@ mod tests {
         );
         let tight = Need { budget_bytes: 20 << 20, ..need };
         let error = reading(&tight).unwrap_err().to_string();
-        assert!(error.contains("small records of remote shards"), "{error}");
+        assert_eq!(
+            error,
+            "two shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has 0 left \
+             for them, and small records of remote shards cannot be read out of order; use \
+             shuffle_window=1 or less, or memory_budget of at least 113277440"
+        );
         let videos = Need { record_bytes: 1 << 20, ..tight };
         assert_eq!(reading(&videos), Ok(Reading::Locate));
     }
 
     #[test]
     fn a_budget_without_room_for_batches_is_refused() {
-        let error = reading(&Need { budget_bytes: 1 << 10, ..need() }).unwrap_err();
-        assert!(error.to_string().contains("raise it to"), "{error}");
+        let error = reading(&Need { budget_bytes: 1 << 10, ..need() }).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "memory_budget of 1024 bytes is too small: prefetched batches need 1048576 and reading \
+             3905536; raise it to 4954112 or lower prefetch, batch_size or shuffle_window"
+        );
     }
 }

@@ -132,7 +132,12 @@ mod tests {
         room.bound(100, 30, 50);
         assert_eq!(room.check(70), Ok(()));
         let error = room.check(71).unwrap_err().to_string();
-        assert!(error.contains("raise it to 101"), "{error}");
+        assert_eq!(
+            error,
+            "a batch of 71 bytes does not fit into memory_budget, which has 100 bytes, of which \
+             reading needs 30; raise it to 101 or lower batch_size, shuffle_window or the length \
+             of what is padded"
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use shardfeed_pipeline::{Dtype, JpegDecoder, Operation, Operator};
 
 use dice::{Dice, disturb, rounds};
@@ -207,4 +208,50 @@ fn check_disturbed(cases: &[Case], whole: &[Vec<u8>], decoder: JpegDecoder) {
         }
     }
     assert!(good > 0 && bad > 0, "{}: {good} images, {bad} errors", decoder.name());
+}
+
+#[test]
+fn every_image_that_cannot_be_used_says_why() {
+    let case = goldens().into_iter().find(|case| case.name.starts_with("png")).unwrap();
+    let image = BASE64_STANDARD.decode(&case.columns["x"][0]).unwrap();
+    let decode = |size: Value| {
+        json!({"decode_image":
+            {"input": "x", "channels": 3, "dtype": "uint8", "size": size, "decoder": "zune-jpeg"}})
+    };
+    let crop = json!({"crop": {"input": "y", "size": [1000, 1]}});
+    let random = json!({"random_crop": {"input": "y", "size": [1, 1000]}});
+    let resize = json!({"resize":
+        {"input": "y", "size": [4, 5], "method": "bilinear", "antialias": true}});
+    let said = |image: &[u8], operations: &[&Value]| {
+        let columns = BTreeMap::from([("x".to_owned(), vec![image.to_vec()])]);
+        let operators: Vec<_> = operations
+            .iter()
+            .map(|operation| json!({"output": "y", "operation": operation}))
+            .collect();
+        ours(&columns, serde_json::from_value(json!(operators)).unwrap()).unwrap_err()
+    };
+    let (any, small) = (decode(Value::Null), decode(json!([1, 2])));
+    let said = [
+        said(&image, &[&small]),
+        said(&image, &[&any, &crop]),
+        said(&image, &[&any, &random]),
+        said(b"no image", &[&any, &resize]),
+        said(&image[..40], &[&any, &resize]),
+        said(&image[..image.len() / 2], &[&any, &resize]),
+    ];
+    assert_eq!(
+        said,
+        [
+            "column `y`: an image of 21x19 pixels, but all are said to have 1x2; leave size out, \
+             and resize or crop",
+            "column `y`: a part of 1000x1 pixels from (0, 0) does not lie in an image of 21x19; \
+             resize it before",
+            "column `y`: a part of 1x1000 pixels from (0, 0) does not lie in an image of 21x19; \
+             resize it before",
+            "column `y`: neither JPEG nor PNG: 8 bytes that begin with \"no image\"; other formats \
+             have to be converted when the dataset is written",
+            "column `y`: damaged PNG of 40 bytes: unexpected end of file",
+            "column `y`: damaged PNG of 244 bytes: unexpected end of file",
+        ]
+    );
 }

@@ -87,7 +87,10 @@ fn the_largest_message_passes_and_a_larger_one_is_not_sent() {
     let largest = Note::new(1, FRAME_BYTES_MAX - 7);
     let larger = Note::new(1, FRAME_BYTES_MAX - 6);
     let error = one.send(&larger, None).unwrap_err();
-    assert!(matches!(error, SocketError::TooLarge { bytes } if bytes == FRAME_BYTES_MAX + 1));
+    assert_eq!(
+        error.to_string(),
+        "a message of 4194305 bytes was to be sent, more than 4194304: split it"
+    );
     let sending = thread::spawn(move || {
         one.send(&largest, Some(null().as_fd())).unwrap();
         one.send(&Note::default(), None).unwrap();
@@ -127,10 +130,15 @@ fn a_peer_that_does_not_read_is_told_by_the_timeout() {
             Err(error) => break error,
         }
     };
-    let SocketError::Stalled { waited, sent_bytes: 0, .. } = error else {
+    let SocketError::Stalled { waited, sent_bytes: 0, frame_bytes } = error else {
         panic!("{error:?}");
     };
     assert!(waited >= Duration::from_millis(30));
+    let ms = waited.as_millis();
+    assert_eq!(
+        error.to_string(),
+        format!("the other side took 0 of {frame_bytes} bytes in {ms} ms: is its process stopped?")
+    );
     // Nothing of it was sent: the connection is as good as before.
     for number in 0..sent {
         assert_eq!(other.recv(PATIENCE).unwrap().unwrap().0.number, number);

@@ -82,7 +82,7 @@ fn plays_its_part() {
     let path = PathBuf::from(std::env::var_os(SOCKET).unwrap());
     match part.as_str() {
         "send for ever" => send_for_ever(&path),
-        "connect" => say(format!("RESULT {:?}\n", dial(&path).err()).as_bytes()),
+        "connect" => say(format!("RESULT {}\n", dial(&path).unwrap_err()).as_bytes()),
         "connect and tell the peer" => {
             say(format!("PEER {:?}\n", dial(&path).unwrap().peer().pid).as_bytes());
         }
@@ -182,7 +182,14 @@ fn another_user_is_kept_out_by_the_files_mode() {
     };
     let listener = listener(directory.path());
     let mut player = Player::start("connect", listener.path(), Some(NOBODY));
-    assert!(player.line("RESULT").starts_with("Some(Forbidden"));
+    assert_eq!(
+        player.line("RESULT"),
+        format!(
+            "this user may not connect to {}: run as the worker's user or add this one to the socket's \
+             group",
+            listener.path().display()
+        )
+    );
     assert!(listener.accept(Duration::ZERO).unwrap().is_none());
 }
 
@@ -199,7 +206,17 @@ fn a_worker_of_another_user_is_trusted_only_at_its_own_file() {
     assert!(matches!(error, ConnectError::Silent { .. }), "{error}");
     chown(&path, Some(NOBODY - 1), None).unwrap();
     let error = connect::<Note, Note>(&path, &short).unwrap_err();
-    assert!(matches!(error, ConnectError::Foreign { peer, .. } if peer.uid == NOBODY), "{error}");
+    let ConnectError::Foreign { peer, .. } = error else { panic!("{error}") };
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "pid {} (uid {NOBODY}, gid {}) listens at {}, but that user neither owns the file nor is this \
+             one or root: it may not be the worker",
+            player.child.id(),
+            peer.gid,
+            path.display()
+        )
+    );
 }
 
 #[test]

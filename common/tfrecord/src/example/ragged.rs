@@ -243,8 +243,11 @@ mod tests {
         assert_eq!(error(&splits, &[0, 3], 5), "its rows hold 3 values, but there are 5");
         let ids = Partition::ValueRowIds(key());
         assert_eq!(error(&ids, &[0], 2), "it has 1 row numbers for 2 values");
-        assert!(
-            error(&ids, &[1 << 40], 1).contains("at most 16384 rows of a record may be left empty")
+        let many = error(&ids, &[1 << 40], 1);
+        assert_eq!(
+            many,
+            "it numbers 1099511627777 rows for 1 values; at most 16384 rows of a record may be \
+             left empty by row numbers: use row lengths or splits"
         );
         // Of all steps of a record together.
         let (mut empty, mut lengths) = (EMPTY_ROWS_MAX, vec![]);

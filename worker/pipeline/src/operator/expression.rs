@@ -337,10 +337,15 @@ mod tests {
             "the expression calls `where` at byte 0 with 2 values; it takes 3"
         );
         assert!(wrong("1.2.3").starts_with("the expression needs a number at byte 0"));
-        assert!(wrong(&"(".repeat(100_000)).contains("nests more than 50 deep"));
-        assert!(wrong(&"-".repeat(100_000)).contains("nests more than 50 deep"));
-        assert!(wrong(&"not ".repeat(100_000)).contains("nests more than 50 deep"));
-        assert!(wrong(&format!("1{}", "+1".repeat(2_000))).contains("more than 1000 parts"));
+        for deep in ["(", "-", "not "] {
+            assert_eq!(wrong(&deep.repeat(100_000)), "the expression nests more than 50 deep");
+        }
+        let long = wrong(&format!("1{}", "+1".repeat(2_000)));
+        assert_eq!(long, "the expression has more than 1000 parts");
+        assert_eq!(
+            wrong("1 < 2 < 3"),
+            "the expression compares twice in a row before byte 7: write `a < b and b < c`"
+        );
         assert!(wrong("é + ☃").contains('☃'));
     }
 

@@ -35,6 +35,12 @@ fn read_all<R: Read>(reader: &mut ChunkReader<R>) -> (Vec<Vec<u8>>, Option<ReadE
     }
 }
 
+/// All that a person reads of an error.
+fn told(error: &Option<ReadError>) -> String {
+    let error = error.as_ref().unwrap();
+    format!("{error}; {}", error.hint())
+}
+
 #[test]
 fn records_come_whole_at_any_chunk_size() {
     let records: [&[u8]; 5] = [b"one", b"", &[7; 300], b"x", &[9; 40]];
@@ -174,14 +180,22 @@ fn a_huge_length_with_a_right_checksum_is_an_error_not_an_abort() {
     bytes.extend([0; 100]);
     let (read, error) = read_all(&mut reader(&bytes, 1 << 10));
     assert_eq!(read, [b"good"]);
-    assert!(
-        matches!(error.unwrap().kind, ReadErrorKind::TooLarge { limit, .. } if limit == 1 << 30)
+    assert_eq!(
+        told(&error),
+        "f: the record has 1152921504606846976 bytes, over the limit of 1073741824, in record 1 at \
+         byte 20; write it as several smaller records; a reader of your own may raise \
+         `record_bytes_max`"
     );
 
     let options = ChunkOptions { record_bytes_max: u64::MAX, ..ChunkOptions::default() };
     let mut unlimited = ChunkReader::new(&bytes[..], "f", options);
     let (_, error) = read_all(&mut unlimited);
-    assert!(matches!(error.unwrap().kind, ReadErrorKind::TruncatedData { available: 100, .. }));
+    assert_eq!(
+        told(&error),
+        "f: truncated: the record has 1152921504606846976 bytes and a 4-byte checksum, the file ends \
+         after 100 of them, in record 1 at byte 20; the copy or the writer stopped early, or is still \
+         writing: copy the file again; the records before this one are good"
+    );
     assert!(unlimited.buffer.len() <= 2 << 20);
 }
 
@@ -192,7 +206,11 @@ fn a_record_over_the_limit_can_be_passed_over() {
     let mut reader = ChunkReader::new(&bytes[..], "f", options);
     let (read, error) = read_all(&mut reader);
     assert_eq!(read, [b"a"]);
-    assert!(matches!(error.unwrap().kind, ReadErrorKind::TooLarge { length: 5000, limit: 100 }));
+    assert_eq!(
+        told(&error),
+        "f: the record has 5000 bytes, over the limit of 100, in record 1 at byte 17; write it as \
+         several smaller records; a reader of your own may raise `record_bytes_max`"
+    );
     assert!(reader.resume_after_error());
     let chunk = reader.next_chunk().unwrap().unwrap();
     assert_eq!((chunk.data(0), chunk.first_ordinal), (&b"b"[..], 2));
@@ -254,4 +272,42 @@ fn unchecked_data_is_returned_as_it_is() {
     let (read, error) = read_all(&mut ChunkReader::new(&bytes[..], "f", options));
     assert!(error.is_none());
     assert_eq!(read, [b"nne"]);
+}
+
+#[test]
+fn every_bad_part_of_a_file_is_told_with_what_to_do() {
+    let good = stream(&[b"one", b"three"]);
+    let changed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        bytes
+    };
+    let said = [
+        changed(&|bytes| bytes[0] ^= 1),
+        changed(&|bytes| bytes[19] ^= 1),
+        changed(&|bytes| bytes[31] ^= 1),
+        changed(&|bytes| bytes.truncate(24)),
+        changed(&|bytes| bytes.truncate(35)),
+    ]
+    .map(|bytes| told(&read_all(&mut reader(&bytes, 100)).1));
+    assert_eq!(
+        said,
+        [
+            "f: not a TFRecord file: the checksum of the first record's length is wrong, in record 0 \
+             at byte 0; check that this is a TFRecord file; gzip and zlib are recognised, other \
+             compression must be unpacked first",
+            "f: corrupt record: its length does not match its checksum (stored 0x3e04b2ea, computed \
+             0x04524542), in record 1 at byte 19; copy the file again from its source; the records \
+             before this one are good, nothing after it can be found",
+            "f: corrupt record: its 5 bytes do not match their checksum (stored 0x45fb2360, computed \
+             0x1ea33382), in record 1 at byte 19; copy the file again from its source; the records \
+             after this one are readable",
+            "f: truncated: the file ends 7 bytes before the end of a record's 12-byte header, in \
+             record 1 at byte 19; the copy or the writer stopped early, or is still writing: copy the \
+             file again; the records before this one are good",
+            "f: truncated: the record has 5 bytes and a 4-byte checksum, the file ends after 4 of \
+             them, in record 1 at byte 19; the copy or the writer stopped early, or is still writing: \
+             copy the file again; the records before this one are good",
+        ]
+    );
 }

@@ -1,4 +1,7 @@
-use super::super::{DefaultValue, Value, describe, encode_example, features_of};
+use super::super::{
+    DefaultValue, Partition, SequenceParser, Value, describe, encode_example,
+    encode_sequence_example, features_of,
+};
 use super::*;
 
 fn spec(name: &str, feature: Feature) -> FeatureSpec {
@@ -185,4 +188,129 @@ fn values_are_visited_as_they_are_written() {
         }
     }
     assert_eq!(features_of(pieces).unwrap()[0].values.unwrap().count(), 3);
+}
+
+#[test]
+fn every_refused_feature_says_why() {
+    let context = |feature: Feature| ExampleParser::new(vec![spec("x", feature)]).err();
+    let list = |feature: Feature| SequenceParser::new(vec![], vec![spec("x", feature)]).err();
+    let (dtype, none) = (DType::Int64, None);
+    let sequence = |shape: &[usize], allow_missing: bool, default: Option<DefaultValue>| {
+        let shape = shape.to_vec();
+        Feature::FixedLenSequence { shape, dtype, allow_missing, default }
+    };
+    let ragged =
+        |partitions: Vec<Partition>| Feature::Ragged { dtype, value_key: None, partitions };
+    let sparse = |keys: &[&str], size: &[usize]| Feature::Sparse {
+        dtype,
+        index_keys: keys.iter().map(ToString::to_string).collect(),
+        value_key: "v".to_owned(),
+        size: size.to_vec(),
+        already_sorted: false,
+    };
+    let uniform = |lengths: [usize; 2]| ragged(lengths.map(Partition::UniformRowLength).to_vec());
+    let as_strings = Feature::VarLen { dtype: DType::Bytes };
+    let one_key = vec![spec("y", sparse(&["i"], &[3])), spec("i", as_strings)];
+    let refusals = [
+        context(sequence(&[2], false, None)),
+        context(sequence(&[0], true, None)),
+        context(uniform([2, 0])),
+        context(uniform([usize::MAX, 2])),
+        context(sparse(&["i"], &[2, 3])),
+        context(sparse(&[], &[])),
+        context(sparse(&["i", "j"], &[2, 0])),
+        ExampleParser::new(one_key).err(),
+        list(Feature::FixedLen { shape: vec![], dtype, default: none }),
+        list(sparse(&["i"], &[2])),
+        list(sequence(&[], true, Some(DefaultValue::Int64(vec![1])))),
+    ];
+    let said = refusals.map(|refused| refused.unwrap().to_string() + "\n");
+    expect_test::expect![[r#"
+        feature `x`: a record without the feature has none: set allow_missing
+        feature `x`: its shape holds no value, so nobody can say how many there are
+        feature `x`: rows of no values: a uniform row length is 1 or more
+        feature `x`: its rows hold more values than fit in memory
+        feature `x`: it needs one size for each index key
+        feature `x`: it needs an index key
+        feature `x`: a dimension of size 0 holds no value
+        key `i` is asked for as bytes and as int64; ask for one type
+        feature `x`: FixedLen is for the context; a list is FixedLenSequence, VarLen or Ragged
+        feature `x`: Sparse is for the context; a list is FixedLenSequence, VarLen or Ragged
+        feature `x`: a list's steps are padded with 0 or the empty string, without a default; a list is FixedLenSequence, VarLen or Ragged
+    "#]].assert_eq(&said.concat());
+}
+
+#[test]
+fn every_record_that_is_no_example_says_where_it_is_wrong() {
+    let entry = |key_and_value: &[u8]| {
+        let entry = [&[0x0a, key_and_value.len() as u8], key_and_value].concat();
+        [&[0x0a, entry.len() as u8], &entry[..]].concat()
+    };
+    // Its value is a list message of this kind: 1 byte strings, 2 floats, 3 numbers.
+    let listed = |kind: u8, body: &[u8]| {
+        let value = [&[kind << 3 | 2, body.len() as u8], body].concat();
+        entry(&[&[0x0a, 1, b'x', 0x12, value.len() as u8], &value[..]].concat())
+    };
+    let records = [
+        ("a byte too few", vec![0x0a]),
+        ("a number without its end", vec![0x08, 0x80]),
+        ("a number without an end", [[0x08].as_slice(), &[0x80; 11]].concat()),
+        ("a large field number", vec![0xff, 0xff, 0xff, 0xff, 0xff, 1, 0]),
+        ("field 0", vec![0x00, 0]),
+        ("half of 8 bytes", vec![0x09, 1, 2]),
+        ("half of 4 bytes", vec![0x0d, 1, 2]),
+        ("a group", vec![0x0b]),
+        ("wire type 7", vec![0x0f]),
+        ("two keys", entry(&[0x0a, 1, b'x', 0x0a, 1, b'y'])),
+        ("a number for a list", entry(&[0x0a, 1, b'x', 0x12, 2, 0x18, 5])),
+        ("a float and a half", listed(2, &[0x0a, 6, 0, 0, 0, 0, 0, 0])),
+        ("a number among strings", listed(1, &[0x08, 5])),
+    ];
+    let x = spec("x", Feature::VarLen { dtype: DType::Int64 });
+    let said = records.map(|(what, record)| {
+        format!("{what}: {}\n", locate_error(std::slice::from_ref(&x), &record))
+    });
+    expect_test::expect![[r#"
+        a byte too few: not a valid tf.train.Example: the record ends inside a number, at byte 1 of it
+        a number without its end: not a valid tf.train.Example: the record ends inside a number, at byte 1 of it
+        a number without an end: not a valid tf.train.Example: the record has a number of more than 10 bytes, at byte 1 of it
+        a large field number: not a valid tf.train.Example: the record has a field number that is too large, at byte 0 of it
+        field 0: not a valid tf.train.Example: the record has a field numbered 0, at byte 0 of it
+        half of 8 bytes: not a valid tf.train.Example: the record ends inside a field, at byte 0 of it
+        half of 4 bytes: not a valid tf.train.Example: the record ends inside a field, at byte 0 of it
+        a group: not a valid tf.train.Example: the record has a group, which Examples never have, at byte 0 of it
+        wire type 7: not a valid tf.train.Example: the record has a field of an unknown wire type, at byte 0 of it
+        two keys: not a valid tf.train.Example: the record has a feature with two keys or two values, at byte 7 of it
+        a number for a list: not a valid tf.train.Example: the record has a feature whose kind is no list, at byte 9 of it
+        a float and a half: not a valid tf.train.Example: the record has packed floats whose length is no multiple of 4, at byte 11 of it
+        a number among strings: not a valid tf.train.Example: the record has a value whose wire type does not suit its list, at byte 11 of it
+    "#]].assert_eq(&said.concat());
+}
+
+#[test]
+fn every_record_that_does_not_fit_its_features_says_what_to_change() {
+    let sequence = |name: &str, shape: &[usize], allow_missing: bool| {
+        let (shape, dtype) = (shape.to_vec(), DType::Int64);
+        spec(name, Feature::FixedLenSequence { shape, dtype, allow_missing, default: None })
+    };
+    let record = encode(&[("x", Value::Int64(&[1, 2, 3]))]);
+    let stride = locate_error(&[sequence("x", &[2], true)], &record);
+    let mut record = Vec::new();
+    let steps = [Some(Value::Int64(&[1, 2])), Some(Value::Int64(&[3]))];
+    encode_sequence_example(&[], &[("x", &steps)], &mut record);
+    let list_error = |list: FeatureSpec| {
+        let parser = SequenceParser::new(vec![], vec![list]).unwrap();
+        parser.locate(&record, &mut vec![], &mut vec![]).unwrap_err().to_string()
+    };
+    let said = [
+        stride,
+        list_error(sequence("y", &[], false)),
+        list_error(sequence("x", &[2], false)),
+        list_error(spec("x", Feature::VarLen { dtype: DType::Float32 })),
+    ];
+    expect_test::expect![[r#"
+        feature `x` has 3 values, which is no multiple of the 2 that shape [2] holds; correct the shape or make it VarLen
+        feature list `y` (int64) is not in the record; allow it to be missing, or ask for another one
+        feature list `x` has 1 values in step 1, shape [2] holds 2; correct the shape or make it VarLen
+        feature `x` holds int64, but float32 was asked for; ask for int64"#]].assert_eq(&said.join("\n"));
 }
