@@ -149,6 +149,9 @@ fn refused(refusal: &Refusal) -> ControlError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use shardfeed_agent::Take;
     use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
 
     use super::*;
@@ -224,6 +227,16 @@ mod tests {
         dynamic.identity.mode = Mode::Dynamic;
         let error = control.register(&dynamic, &mut always).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
-        assert!(error.message.contains("coordinator="), "{error}");
+        assert_eq!(
+            error.message,
+            "job `train` has mode=\"dynamic\", whose samples a coordinator hands out; pass \
+             coordinator=\"host:port\", or use mode=\"deterministic\""
+        );
+        // And a control that grants nothing says so of one that was leased all the same.
+        control.register(&job(1), &mut always).unwrap();
+        let lease = control.lease(&request(0), &mut always).unwrap();
+        let take =
+            Take { epoch: 0, started: 0, known: 0, wants: 1, released: None, wait: Duration::ZERO };
+        assert_eq!(control.take(&lease, &take, &mut always).unwrap_err().message, error.message);
     }
 }

@@ -604,6 +604,39 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, b"").unwrap();
         let error = Cache::open(&CacheChoice::Folder(file), Path::new("/data")).unwrap_err();
-        assert!(error.to_string().contains("SHARDFEED_CACHE_DIR"), "{error}");
+        let told =
+            |error: LoadError| error.to_string().replace(folder.path().to_str().unwrap(), "DIR");
+        assert_eq!(
+            told(error),
+            "DIR/file/index: cannot make the folder: Not a directory (os error 20); make the \
+             folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that is, or \
+             to `off` to scan the files at every start"
+        );
+        // Where its files should be there are folders.
+        let mut cache = open(folder.path());
+        let path = cache.file.clone().unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(path.with_extension("lock")).unwrap();
+        let said = [
+            cache.refresh().unwrap_err(),
+            cache.lock(|| false).map(drop).unwrap_err(),
+            cache.add(Entries::new()).unwrap_err(),
+        ];
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let said = said.map(|error| told(error).replace(&name, "NAME"));
+        assert_eq!(
+            said,
+            [
+                "DIR/index/NAME: cannot read the index cache: Is a directory (os error 21); make \
+                 the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that \
+                 is, or to `off` to scan the files at every start",
+                "DIR/index/NAME.lock: cannot make the lock file: Is a directory (os error 21); \
+                 make the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder \
+                 that is, or to `off` to scan the files at every start",
+                "DIR/index/NAME: cannot write the index cache: Is a directory (os error 21); make \
+                 the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that \
+                 is, or to `off` to scan the files at every start",
+            ]
+        );
     }
 }

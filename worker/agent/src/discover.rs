@@ -2,6 +2,7 @@
 
 mod list;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
@@ -34,7 +35,9 @@ pub struct Found {
 /// `Interrupted`.
 pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<Found, LoadError> {
     if patterns.is_empty() {
-        return Err(LoadError::NotFound("the list of files is empty".into()));
+        return Err(LoadError::NotFound(
+            "the list of files is empty; name one file at least".into(),
+        ));
     }
     let patterns = &list::with_lists(patterns)?;
     let is_remote = |pattern: &&String| local(pattern).is_none();
@@ -60,14 +63,9 @@ pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<
     let root = common_folder(&files);
     let relative = |file: &PathBuf| {
         let path = file.strip_prefix(&root).unwrap_or(file);
-        path.to_str().map(str::to_owned).ok_or_else(|| {
-            LoadError::NotFound(format!(
-                "{}: the name is not UTF-8; rename the file",
-                file.display()
-            ))
-        })
+        path.to_str().expect("found by a pattern in UTF-8").to_owned()
     };
-    let paths = files.iter().map(relative).collect::<Result<_, _>>()?;
+    let paths = files.iter().map(relative).collect();
     Ok(Found { root, paths, stamps: Vec::new() })
 }
 
@@ -133,7 +131,7 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
             path.display()
         )));
     }
-    let options = MatchOptions {
+    let strict = MatchOptions {
         case_sensitive: true,
         require_literal_separator: true,
         require_literal_leading_dot: true,
@@ -145,18 +143,22 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
         let here = here.to_str().expect("checked: UTF-8").trim_end_matches("/.");
         format!("{}/{pattern}", Pattern::escape(here))
     };
-    let found = glob::glob_with(&text, options)
-        .map_err(|error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}")))?;
+    // Its own look for leading dots panics at a name that is not UTF-8; without, it passes over it.
+    let walk = MatchOptions { require_literal_leading_dot: false, ..strict };
+    let bad = |error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}"));
+    let found = glob::glob_with(&text, walk).map_err(bad)?;
+    let whole = Pattern::new(&plain(Path::new(&text)).to_string_lossy()).map_err(bad)?;
     let mut files = Vec::new();
     for entry in found {
         let file = entry.map_err(|error| LoadError::Io {
             file: error.path().display().to_string(),
             source: error.into(),
         })?;
-        if !file.is_dir() {
+        if whole.matches_path_with(&plain(&file), strict) && !file.is_dir() {
             files.push(file);
         }
     }
+    refuse_odd_names(&files, |name| whole.matches_with(name, strict))?;
     if files.is_empty() {
         return Err(LoadError::NotFound(format!(
             "{pattern}: no file matches (looked for {text}); check the pattern and the folder"
@@ -165,12 +167,39 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
     Ok(files)
 }
 
+/// Without what stands twice or for nothing.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// Refuses a file beside the found ones that would be one of them if its name were UTF-8: nobody would
+/// see that it is left out.
+fn refuse_odd_names(files: &[PathBuf], is_meant: impl Fn(&str) -> bool) -> Result<(), LoadError> {
+    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
+    for folder in folders {
+        let entries = std::fs::read_dir(folder)
+            .map_err(|source| LoadError::Io { file: folder.display().to_string(), source })?;
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_none()) {
+            let path = plain(&entry.path());
+            if is_meant(&path.to_string_lossy()) {
+                let path = path.display();
+                let message = format!("{path}: the name is not UTF-8; rename the file");
+                return Err(LoadError::NotFound(message));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn absolute(path: &Path) -> Result<PathBuf, LoadError> {
     let error = |source| LoadError::Io { file: path.display().to_string(), source };
     let absolute = std::path::absolute(path).map_err(error)?;
     match absolute.to_str() {
         Some(_) => Ok(absolute),
-        None => Err(LoadError::NotFound(format!("{}: the path is not UTF-8", absolute.display()))),
+        None => Err(LoadError::NotFound(format!(
+            "{}: the path is not UTF-8; rename its folder",
+            absolute.display()
+        ))),
     }
 }
 
@@ -186,6 +215,9 @@ fn common_folder(files: &[PathBuf]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn touch(path: &Path) {
@@ -209,6 +241,11 @@ mod tests {
         let found = find(&["a/*.tfrecord"], folder.path()).unwrap();
         assert_eq!(found.root, folder.path().join("a"));
         assert_eq!(found.paths, ["x-0.tfrecord", "x-1.tfrecord"]);
+        touch(&folder.path().join(".d/x-4.tfrecord"));
+        let hidden = |pattern| find(&[pattern], folder.path()).map(|found| found.paths);
+        assert_eq!(hidden("a//.x-*").unwrap(), [".x-2.tfrecord"]);
+        assert_eq!(hidden(".d/../.d/./x-*").unwrap(), ["x-4.tfrecord"]);
+        assert_eq!(hidden("**/x-[04]*").unwrap(), ["x-0.tfrecord"]);
         let found = find(&["a/x-0.tfrecord", "b/**/*.tfrecord"], folder.path()).unwrap();
         assert_eq!(found.root, folder.path());
         assert_eq!(found.paths, ["a/x-0.tfrecord", "b/c/x-3.tfrecord"]);
@@ -217,17 +254,55 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let text = |pattern| find(&[pattern], folder.path()).unwrap_err().to_string();
-        assert!(text("none.tfrecord").contains("none.tfrecord: no such file"));
-        assert!(text("*.tfrecord").contains("no file matches"));
-        assert!(text("").contains("is a folder; name its files"));
-        let error = |patterns: &[&str]| {
-            let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
-            discover(&patterns, &mut || true).unwrap_err().to_string()
-        };
-        assert!(error(&["hdfs://name/x"]).contains("`hdfs://` is not known"));
-        assert!(error(&["s3://bucket/x/"]).contains("s3://bucket/x/*.tfrecord"));
-        assert!(error(&["s3://bucket/x", "/data/x"]).contains("all local, or all in one bucket"));
-        assert!(error(&["https://host/x-*"]).contains("lists no files"));
+        let here = folder.path().to_str().unwrap();
+        touch(&folder.path().join("x"));
+        touch(&folder.path().join("odd/a.tfrecord"));
+        touch(&folder.path().join(OsStr::from_bytes(b"odd/\xff.tfrecord")));
+        let said = [
+            &[][..],
+            &["DIR/none.tfrecord"],
+            &["DIR/*.tfrecord"],
+            &["DIR"],
+            &["DIR/x", "DIR/x"],
+            &["DIR/odd/*"],
+            &["s3://bucket/x", "/data/x"],
+            &["hdfs://name/x"],
+            &["s3://bucket/x/"],
+            &["s3://bucket/[a-"],
+            &["https://host/x-*"],
+            &["https://host/{a,b}"],
+            &["https://host/{2..1}"],
+            &["https://host/{1..999999}/{1..9}"],
+        ]
+        .map(|patterns| {
+            let patterns: Vec<_> =
+                patterns.iter().map(|pattern| pattern.replace("DIR", here)).collect();
+            discover(&patterns, &mut || true).unwrap_err().to_string().replace(here, "DIR")
+        });
+        assert_eq!(
+            said,
+            [
+                "the list of files is empty; name one file at least",
+                "DIR/none.tfrecord: no such file (looked for DIR/none.tfrecord); check the path",
+                "DIR/*.tfrecord: no file matches (looked for DIR/*.tfrecord); check the pattern \
+                 and the folder",
+                "DIR: is a folder; name its files, for example DIR/*.tfrecord",
+                "`DIR/x` is listed twice; a file is read once an epoch, so name it once",
+                "DIR/odd/�.tfrecord: the name is not UTF-8; rename the file",
+                "some files are local and others are not; a dataset's files are all local, or all \
+                 in one bucket or on one host",
+                "hdfs://name/x: `hdfs://` is not known; use a path, file://, s3://, gs://, az://, \
+                 http:// or https://",
+                "s3://bucket/x/: is a folder; name its files, for example s3://bucket/x/*.tfrecord",
+                "s3://bucket/[a-: not a pattern: Pattern syntax error near position 0: invalid \
+                 range pattern",
+                "https://host/x-*: a web server lists no files, so it cannot be a pattern; name \
+                 each file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are \
+                 not supported)",
+                "https://host/{a,b}: what stands in braces is no range such as {00000..00099}",
+                "https://host/{2..1}: the range in braces is empty or too long",
+                "https://host/{1..999999}/{1..9}: the ranges in braces name too many files",
+            ]
+        );
     }
 }

@@ -174,7 +174,11 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
 
     sessions.draining.store(true, Ordering::Relaxed);
     let said = hear(&mut served);
-    assert!(matches!(&said, Message::Goodbye(why) if why.reason.contains("drained")), "{said:?}");
+    assert!(
+        matches!(&said, Message::Goodbye(why) if why.reason == "worker w is drained"),
+        "{said:?}"
+    );
+    assert_eq!(worker.view().unready().unwrap(), "it is drained");
     assert_eq!(sessions.left.load(Ordering::Relaxed), 0, "not while a trainer is there");
     drop(served);
     until("the cluster is left", || sessions.left.load(Ordering::Relaxed) == 1);
@@ -182,7 +186,9 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
     // It runs, and sends trainers away at once.
     let (_sent_away, said) = greet(&socket);
     let Message::Failed(failed) = said else { panic!("{said:?}") };
-    assert_eq!(WireError::from_message(failed.error).kind, ErrorKind::Cordoned);
+    let refused = WireError::from_message(failed.error);
+    assert_eq!(refused.kind, ErrorKind::Cordoned);
+    assert_eq!(refused.message, "worker w is drained and takes no trainers");
     drop(worker);
     assert_eq!(sessions.left.load(Ordering::Relaxed), 1, "it has left before");
 }
@@ -224,9 +230,85 @@ fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
     let error = WireError::from_message(failed.error);
     assert_eq!(error.kind, ErrorKind::WrongVersion);
     let has = JpegDecoder::names_built();
-    for part in ["worker w has no decoder `from-tomorrow`", &format!("it has {has}.")] {
-        assert!(error.message.contains(part), "{error}");
-    }
+    assert_eq!(
+        error.message,
+        format!(
+            "worker w has no decoder `from-tomorrow`, which the job pins so that its pixels are the same \
+             on every host; it has {has}. Start the worker from a build with the cargo feature \
+             `from-tomorrow`, or give decode_image a decoder that it has, which makes another job"
+        )
+    );
     let joined = sessions.joined.lock().unwrap().clone();
     assert_eq!(joined.join(", "), has, "what it announced when it joined");
+}
+
+#[test]
+fn a_trainer_that_asks_out_of_turn_is_told_so() {
+    let sessions = Sessions::default();
+    let started = start(&sessions);
+    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
+    let mut made: Trainer = connect(&started.socket, &options).unwrap();
+    let mut refused = |message: Option<Ask>| {
+        made.send(&trainer::ToWorker { message, ..Default::default() }, None).unwrap();
+        let Message::Failed(failed) = hear(&mut made) else { panic!("it is not refused") };
+        let error = WireError::from_message(failed.error);
+        assert_eq!(error.kind, ErrorKind::WrongVersion);
+        error.message
+    };
+    let content = ContentDigest::from_bytes([7; 32]);
+    let shuffle =
+        Shuffle { content, seed: 1, enabled: false, window: 1, interleave: 1, block_length: 1 };
+    let identity = JobIdentity {
+        shuffle,
+        lanes: 1,
+        tail: Tail::Drop,
+        mode: Mode::Deterministic,
+        operators: "raw/1".into(),
+        decoder: "none".into(),
+    };
+    let register = trainer::Register {
+        job: "j".into(),
+        identity: Some(identity_to(&identity)),
+        features: String::new(),
+    };
+    let nameless = trainer::Register { identity: None, ..register.clone() };
+    let said = [
+        refused(None),
+        refused(Some(Ask::Trace(trainer::Trace { duration_ms: 1 }))),
+        refused(Some(Ask::Register(nameless))),
+        refused(Some(Ask::Register(register))),
+        refused(Some(Ask::Latest(trainer::Latest {}))),
+        refused(Some(Ask::Start(trainer::Start::default()))),
+    ];
+    assert_eq!(
+        said,
+        [
+            "the worker does not know this request; upgrade it",
+            "the trainer sent Trace before Hello out of turn",
+            "the trainer's request: the message lacks `identity`",
+            "the trainer sent Register before Open out of turn",
+            "the trainer sent Latest out of turn",
+            "the trainer sent Start out of turn",
+        ]
+    );
+}
+
+#[test]
+fn a_worker_records_one_timeline_at_a_time() {
+    let sessions = Sessions::default();
+    let started = start(&sessions);
+    let (mut one, _) = greet(&started.socket);
+    let (mut other, _) = greet(&started.socket);
+    let trace = || {
+        let message = Some(Ask::Trace(trainer::Trace { duration_ms: 60_000 }));
+        trainer::ToWorker { message, ..Default::default() }
+    };
+    one.send(&trace(), None).unwrap();
+    assert!(matches!(hear(&mut one), Message::Progress(_)), "it records");
+    other.send(&trace(), None).unwrap();
+    let Message::Failed(failed) = hear(&mut other) else { panic!("two record at a time") };
+    assert_eq!(
+        WireError::from_message(failed.error).message,
+        "somebody else records a timeline of this worker; try again later"
+    );
 }

@@ -736,3 +736,48 @@ fn place(
     let (epoch, step) = (ahead.epoch(), ahead.step());
     Ok(Place { intent, epoch, segments: ahead.segments().to_vec(), step })
 }
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_plan::Tail;
+
+    use super::*;
+
+    fn tokens(epochs: &[(u64, &str)]) -> Vec<Token> {
+        let content = Digest::from_bytes([7; 32]);
+        let shuffle =
+            Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
+        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+        let (tail, mode) = (Tail::Drop, Mode::Dynamic);
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
+        let start = Start { lanes: None, batch_size: 4, rank: 0, world_size: 2 };
+        let token = |&(epoch, cluster): &(u64, &str)| {
+            let mut cursor = Cursor::new(identity.clone(), start).unwrap();
+            cursor.set_cluster(Some(cluster.to_owned()));
+            cursor.set_epoch(epoch);
+            cursor.token()
+        };
+        epochs.iter().map(token).collect()
+    }
+
+    #[test]
+    fn tokens_of_a_dynamic_job_are_of_one_epoch_of_this_cluster() {
+        let refused = |of: &[(u64, &str)]| {
+            let error = check_tokens(&tokens(of), Some("ours")).unwrap_err();
+            assert!(matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::Token));
+            error.to_string()
+        };
+        let said = [refused(&[(3, "theirs")]), refused(&[(4, "ours"), (3, "ours")])];
+        assert_eq!(
+            said,
+            [
+                "the token is of a dynamic job of cluster theirs, and only that one knows who was \
+                 granted what; this is cluster ours: use the coordinator of the other one, or \
+                 start the epoch anew with set_epoch(3)",
+                "a token is of epoch 3, another of epoch 4; save the tokens of all ranks of a \
+                 dynamic job at one moment, best after a barrier at the end of an epoch",
+            ]
+        );
+        check_tokens(&tokens(&[(3, "ours"), (3, "ours")]), Some("ours")).unwrap();
+    }
+}

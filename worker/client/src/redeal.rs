@@ -55,7 +55,9 @@ pub(crate) fn redeal(
     }
     let rank = match rank {
         Some(rank) if rank >= world_size => {
-            return bad(format!("redeal(rank={rank}) is not in 0..{world_size}"));
+            return bad(format!(
+                "redeal(rank={rank}) is not in 0..{world_size}: ranks count from 0 to world_size - 1"
+            ));
         }
         Some(rank) => rank,
         None if before.rank >= world_size => {
@@ -163,13 +165,48 @@ mod tests {
     #[test]
     fn numbers_that_do_not_fit_are_named() {
         let of = cursor(3, 9);
-        let beyond = refused(&of, 10, 3, Some(0));
-        assert!(beyond.contains("step=10") && beyond.contains("step 9 of epoch 0"), "{beyond}");
-        let parts = refused(&of, 9, 5, Some(0));
-        assert!(parts.contains("global batch of 24") && parts.contains("4 or 6"), "{parts}");
-        assert!(refused(&of, 9, 0, None).contains("world_size of 1,"));
-        assert!(refused(&of, 9, 30, None).contains("world_size of 24,"));
-        assert!(refused(&of, 9, 3, None).contains("this is rank 3"));
-        assert!(refused(&of, 9, 3, Some(3)).contains("not in 0..3"));
+        let mut next = of.clone();
+        next.set_epoch(2);
+        let changed = |change: &dyn Fn(&mut JobIdentity)| {
+            let mut identity = of.identity().clone();
+            change(&mut identity);
+            Cursor::new(identity, *of.start()).unwrap()
+        };
+        let dynamic = changed(&|identity| identity.mode = Mode::Dynamic);
+        let uneven = changed(&|identity| identity.tail = Tail::Uneven);
+        let said = [
+            refused(&dynamic, 0, 3, Some(0)),
+            refused(&uneven, 0, 3, Some(0)),
+            refused(&of, 10, 3, Some(0)),
+            refused(&next, 10, 3, Some(0)),
+            refused(&of, 9, 5, Some(0)),
+            refused(&of, 9, 0, None),
+            refused(&of, 9, 30, None),
+            refused(&of, 9, 3, None),
+            refused(&of, 9, 3, Some(3)),
+        ];
+        assert_eq!(
+            said,
+            [
+                "redeal() is for mode=\"deterministic\"; with mode=\"dynamic\" what a lost rank \
+                 leaves goes to the others, or create the loaders again with resume= a state",
+                "redeal() needs steps that are the same on all ranks; with tail=\"uneven\" create \
+                 the loaders again with resume= the states of all ranks",
+                "redeal(step=10) lies beyond this rank: it stands at step 9 of epoch 0; pass the \
+                 least step of all ranks that go on",
+                "redeal(step=10) lies beyond this rank: it stands at the beginning of epoch 2; if \
+                 it is a step of epoch 1 that a lost rank did not take, create the loaders again \
+                 with resume= a state of that epoch",
+                "redeal(world_size=5) does not divide the global batch of 24; use a world_size of \
+                 4 or 6, or create the loaders again with resume= a state and another batch_size",
+                "redeal(world_size=0) does not divide the global batch of 24; use a world_size of \
+                 1, or create the loaders again with resume= a state and another batch_size",
+                "redeal(world_size=30) does not divide the global batch of 24; use a world_size of \
+                 24, or create the loaders again with resume= a state and another batch_size",
+                "this is rank 3, and redeal(world_size=3) has ranks 0 to 2; pass rank= with the \
+                 one that it becomes",
+                "redeal(rank=3) is not in 0..3: ranks count from 0 to world_size - 1",
+            ]
+        );
     }
 }

@@ -58,7 +58,16 @@ mod tests {
         assert_eq!(of(Some(2)), Some(ConsumerStream::PerThread));
         assert_eq!(of(Some(-1)), Some(ConsumerStream::Unknown));
         assert_eq!(of(Some(0x7f00)), Some(ConsumerStream::Handle(0x7f00)));
-        assert_eq!((of(Some(0)), of(Some(-2))), (None, None));
+        let refused = |number| ConsumerStream::from_dlpack(Some(number)).unwrap_err().to_string();
+        let said = [refused(0), refused(-2)];
+        assert_eq!(
+            said,
+            [
+                "stream=0 may be either default stream: use 1 for the legacy one or 2 for the \
+                 thread's own",
+                "stream=-2 is no stream; -1 is none",
+            ]
+        );
     }
 
     #[test]

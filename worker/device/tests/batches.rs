@@ -390,7 +390,11 @@ fn what_was_lent_stays_good_when_the_device_is_closed() {
         trainer.device.close();
         let mut late = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
         *late.companion() = None;
-        assert_eq!(trainer.takes(&mut late, BYTES).unwrap_err(), DeviceError::Ended);
+        let ended = trainer.takes(&mut late, BYTES).unwrap_err();
+        assert_eq!(
+            ended.to_string(),
+            "the loader was closed, and with it what copies to the device"
+        );
         drop((late, trainer));
         batch.read(consumer.stream()).unwrap();
         is_whole(&consumer, number, address, &batch, BYTES);
@@ -414,9 +418,11 @@ fn a_device_that_failed_says_so_and_ends() {
         let mut slot = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
         let error = trainer.takes(&mut slot, BYTES).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)") && text.contains("checkpoint"),
-            "{text}"
+        assert_eq!(
+            text,
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS (700); something \
+             that ran on the GPU failed, here or in the trainer, and nothing can run there any \
+             more: start the process again from its last checkpoint"
         );
         assert_eq!(
             trainer.device.check().unwrap_err(),
@@ -519,12 +525,18 @@ fn ten_thousand_batches_leave_nothing() {
 
 #[test]
 fn without_a_device_it_is_said_what_was_looked_for() {
-    let end =
-        run("without_a_device_it_is_said_what_was_looked_for", &[("STANDIN_DEVICES", "0")], || {
-            let text = device_count().unwrap_err().to_string();
-            assert!(text.contains("sees no GPU (CUDA_VISIBLE_DEVICES: not set)"), "{text}");
+    let end = run(
+        "without_a_device_it_is_said_what_was_looked_for",
+        &[("STANDIN_DEVICES", "0")],
+        || {
+            assert_eq!(
+                device_count().unwrap_err().to_string(),
+                "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES: not set); give this process or \
+                 container one, or use device=\"cpu\""
+            );
             assert!(matches!(Device::open(0), Err(DeviceError::NoDevice { .. })));
-        });
+        },
+    );
     let Some(end) = end else { return };
     assert_eq!(end.signal, None, "{}", end.output);
 }
@@ -533,10 +545,10 @@ fn without_a_device_it_is_said_what_was_looked_for() {
 fn another_number_of_a_device_is_refused() {
     let end = run("another_number_of_a_device_is_refused", &[("STANDIN_DEVICES", "2")], || {
         assert_eq!(device_count(), Ok(2));
-        let text = Device::open(2).unwrap_err().to_string();
-        assert!(
-            text.contains("no device \"cuda:2\": this process sees 2, counted from 0"),
-            "{text}"
+        assert_eq!(
+            Device::open(2).unwrap_err().to_string(),
+            "there is no device \"cuda:2\": this process sees 2, counted from 0 \
+             (CUDA_VISIBLE_DEVICES: not set)"
         );
         let device = Device::open(1).unwrap();
         assert_eq!(device.ordinal(), 1);
@@ -553,8 +565,17 @@ fn a_driver_without_what_is_needed_is_refused_by_name() {
     let folder = build("old", &source);
     let end = run_with(&folder, "a_driver_without_what_is_needed_is_refused_by_name", &[], || {
         let error = device_count().unwrap_err();
-        assert!(error.to_string().contains("cuMemHostRegister_v2"), "{error}");
+        let text = error.to_string();
         let DeviceError::Incomplete { missing } = error else { panic!("{error:?}") };
+        assert_eq!(
+            text,
+            format!(
+                "the NVIDIA driver that was found lacks {}; a driver of version 525 or later has all that \
+                 is used (a stub of the CUDA toolkit in LD_LIBRARY_PATH hides it)",
+                missing.join(", ")
+            )
+        );
+        assert!(missing.contains(&"cuMemHostRegister_v2"), "{text}");
         assert!(!missing.contains(&"cuInit") && missing.contains(&"cuStreamWaitEvent"));
     });
     let Some(end) = end else { return };
@@ -570,14 +591,63 @@ fn without_a_driver_it_is_said_what_was_looked_for_and_what_to_do() {
             Ok(device) => return println!("there is a GPU here: {device:?}"),
         };
         let text = error.to_string();
-        let has = |part: &str| assert!(text.contains(part), "{part:?} is not in {text:?}");
         if matches!(error, DeviceError::NoLibrary { .. }) {
-            has("libcuda.so.1");
-            has("LD_LIBRARY_PATH (\"/nonexistent\")");
-            has("--gpus all");
+            assert_eq!(
+                text,
+                "no NVIDIA driver here: libcuda.so.1 was looked for in the system's library folders \
+                 and in LD_LIBRARY_PATH (\"/nonexistent\"); install the driver, start the container \
+                 with its GPUs (docker run --gpus all), or use device=\"cpu\""
+            );
         }
-        has("device=\"cpu\"");
+        assert!(text.contains("device=\"cpu\""), "{text}");
     });
+}
+
+#[test]
+fn every_answer_of_the_driver_says_what_to_do() {
+    let name = "every_answer_of_the_driver_says_what_to_do";
+    let mut said = Vec::new();
+    for code in [1, 2, 3, 34, 46, 209, 700, 803, 999] {
+        let fails = format!("cuMemcpyHtoDAsync_v2:1:{code}");
+        let end = run(name, &[("STANDIN_FAIL", &fails)], || {
+            let mut trainer = Trainer::new(2);
+            trainer.reads(1);
+            let mut slot = trainer.queue.0.lock().unwrap().pop_front().unwrap().1;
+            println!("SAID {}", trainer.takes(&mut slot, BYTES).unwrap_err());
+            drop(slot);
+            trainer.ends();
+        });
+        let Some(end) = end else { return };
+        let texts = end.output.lines().filter_map(|line| line.strip_prefix("SAID "));
+        said.extend(texts.map(str::to_owned));
+    }
+    assert_eq!(
+        said,
+        [
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (1)",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OUT_OF_MEMORY (2); the GPU has \
+             no memory left for batches: use a smaller batch_size, or leave it some (JAX: \
+             XLA_PYTHON_CLIENT_MEM_FRACTION)",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (3); the driver \
+             does not work in this process: look at nvidia-smi and dmesg",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (34); a stub of \
+             the CUDA toolkit was loaded in place of the driver: take its folder out of \
+             LD_LIBRARY_PATH",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (46); the GPU is \
+             in use by another process alone: see `nvidia-smi -q -d COMPUTE`",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (209); the \
+             driver cannot make the kernels of device_operators for this GPU: it has to be of \
+             Volta's generation or later, and in a container the driver needs its PTX compiler \
+             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); operators does the same on the host",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS (700); something \
+             that ran on the GPU failed, here or in the trainer, and nothing can run there any \
+             more: start the process again from its last checkpoint",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (803); driver \
+             and libcuda.so.1 are of different versions: mount the host's driver",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (999); the \
+             driver does not work in this process: look at nvidia-smi and dmesg",
+        ]
+    );
 }
 
 /// A process in which the driver is used wrongly must be ended by the stand-in; else the tests above

@@ -91,7 +91,10 @@ impl Credentials {
         let tls = tls.transpose().map_err(|error| denied(format!("tls: {error}")))?;
         let token = match (token_file, token) {
             (Some(path), _) => Some(Token::File(Watched::open(path).map_err(denied)?)),
-            (None, Some(text)) => Some(Token::Text(header(&text).map_err(denied)?)),
+            (None, Some(text)) => {
+                let named = |what| denied(format!("{} {what}", ENVIRONMENT[2]));
+                Some(Token::Text(header(&text).map_err(named)?))
+            }
             (None, None) => None,
         };
         if token.is_some() && tls.is_none() {
@@ -316,10 +319,36 @@ mod tests {
         let refused = |options: CredentialOptions| Credentials::read(options).unwrap_err().message;
         let none = CredentialOptions::default();
         let tls = CredentialOptions { tls: Some("/nowhere".into()), ..none.clone() };
-        assert!(refused(tls).contains("/nowhere/ca.crt"));
-        let token = CredentialOptions { token: Some("secret".into()), ..none.clone() };
-        assert!(refused(token).contains("shardfeed_ID_SECRET"));
-        let file = CredentialOptions { token_file: Some("/nowhere".into()), ..none };
-        assert!(refused(file).contains("token file /nowhere"));
+        let token = |text: &str| CredentialOptions { token: Some(text.into()), ..none.clone() };
+        let home = tempfile::tempdir().unwrap();
+        let (long, bad) = (home.path().join("long"), home.path().join("bad"));
+        fs::File::create(&long).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        fs::write(&bad, "secret").unwrap();
+        let file = |path: &Path| {
+            let token_file = Some(path.to_owned());
+            CredentialOptions { token_file, ..none.clone() }
+        };
+        let said = [
+            tls,
+            token("secret"),
+            token("shardfeed_a_\u{e4}\n\u{1}"),
+            file(Path::new("/nowhere")),
+            file(&long),
+            file(&bad),
+        ]
+        .map(|options| refused(options).replace(home.path().to_str().unwrap(), "DIR"));
+        assert_eq!(
+            said,
+            [
+                "tls: /nowhere/ca.crt: cannot read: No such file or directory (os error 2)",
+                "SHARDFEED_TOKEN holds no access token; one is written shardfeed_ID_SECRET, as `shardfeed access \
+                 create` gave it",
+                "SHARDFEED_TOKEN holds characters that no access token has",
+                "token file /nowhere: No such file or directory (os error 2)",
+                "token file DIR/long: 4097 bytes, more than a token has",
+                "token file DIR/bad: holds no access token; one is written shardfeed_ID_SECRET, as \
+                 `shardfeed access create` gave it",
+            ]
+        );
     }
 }

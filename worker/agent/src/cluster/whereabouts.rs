@@ -205,9 +205,18 @@ mod tests {
         };
         assert_eq!(refused(), "cannot read FILE: No such file or directory (os error 2)");
         std::fs::write(&path, "{").unwrap();
-        assert!(refused().starts_with("FILE is not what a coordinator writes"), "{}", refused());
+        let no_json = refused();
         std::fs::write(&path, Endpoint::new("c", 1, vec![]).to_json()).unwrap();
-        assert!(refused().starts_with("FILE names no coordinator: "), "{}", refused());
+        let said = [no_json, refused(), "@".parse::<Whereabouts>().unwrap_err()];
+        assert_eq!(
+            said,
+            [
+                "FILE is not what a coordinator writes with --endpoint-file: EOF while parsing an \
+                 object at line 1 column 1",
+                "FILE names no coordinator: write HOST:PORT, such as 127.0.0.1:7070",
+                "write @PATH, the path of a coordinator's --endpoint-file",
+            ]
+        );
 
         std::fs::write(&path, Endpoint::new("c", 1, vec!["a:1".into()]).to_json()).unwrap();
         let found = place.find().unwrap();

@@ -19,7 +19,10 @@ pub fn absolute_pattern(pattern: &str) -> Result<String, LoadError> {
     let path = std::path::absolute(path)
         .map_err(|source| LoadError::Io { file: pattern.to_owned(), source })?;
     let text = path.to_str().map(|path| format!("{mark}{path}"));
-    text.ok_or_else(|| LoadError::NotFound(format!("{}: the path is not UTF-8", path.display())))
+    text.ok_or_else(|| {
+        let path = path.display();
+        LoadError::NotFound(format!("{path}: the path is not UTF-8; rename its folder"))
+    })
 }
 
 /// The patterns, with the lines of each list in its place.
@@ -94,14 +97,25 @@ mod tests {
         let list = folder.path().join("list.txt");
         let error = || {
             let pattern = format!("@{}", list.display());
-            discover(&[pattern], &mut || true).unwrap_err().to_string()
+            let error = discover(&[pattern], &mut || true).unwrap_err().to_string();
+            error.replace(folder.path().to_str().unwrap(), "DIR")
         };
-        assert!(error().contains("list.txt"), "{}", error());
-        std::fs::write(&list, b"\n").unwrap();
-        assert!(error().contains("names no file"), "{}", error());
-        std::fs::write(&list, b"\xff\n").unwrap();
-        assert!(error().contains("not a text"), "{}", error());
-        std::fs::write(&list, b"gone.tfrecord\n").unwrap();
-        assert!(error().contains("line 1 names no file"), "{}", error());
+        let mut said = vec![error()];
+        for text in [&b"\n"[..], b"\xff\n", b"gone.tfrecord\n"] {
+            std::fs::write(&list, text).unwrap();
+            said.push(error());
+        }
+        std::fs::File::create(&list).unwrap().set_len(LIST_BYTES_MAX + 1).unwrap();
+        said.push(error());
+        assert_eq!(
+            said,
+            [
+                "DIR/list.txt: cannot read: No such file or directory (os error 2)",
+                "@DIR/list.txt: the list names no file",
+                "@DIR/list.txt: not a text; a list has a path, or a URL, in each line",
+                "@DIR/list.txt: line 1 names no file",
+                "@DIR/list.txt: a list has at most 268435456 bytes, this one 268435457",
+            ]
+        );
     }
 }

@@ -202,4 +202,67 @@ mod tests {
         assert!(told.starts_with("gave up after 3 attempts in "), "{told}");
         assert!(told.ends_with("1 x reset, 2 x HTTP status 503"), "{told}");
     }
+
+    #[test]
+    fn every_lasting_fault_says_what_to_check_in_its_store() {
+        let denied = || Error::PermissionDenied {
+            path: "a".into(),
+            source: "<Error><Code>AccessDenied</Code><Message>No.</Message></Error>".into(),
+        };
+        let refused = |status| {
+            let refused = Refused { status, retry_after: None, text: " (no such region)".into() };
+            Error::Generic { store: "test", source: refused.into() }
+        };
+        let mut said = Vec::new();
+        for scheme in [Scheme::S3, Scheme::Gs, Scheme::Az, Scheme::Https] {
+            for error in [denied(), refused(403), refused(400)] {
+                let Fault::Lasting { reason, hint } = Fault::of(scheme, &error) else {
+                    panic!("{error} is lasting");
+                };
+                let line = format!("{}: {reason}; {hint}", scheme.name());
+                if !said.contains(&line) {
+                    said.push(line);
+                }
+            }
+        }
+        let whole = Error::NotSupported { source: "a whole body".into() };
+        let Fault::Lasting { reason, hint } = Fault::of(Scheme::Http, &whole) else {
+            panic!("{whole} is lasting");
+        };
+        said.push(format!("http: {reason}; {hint}"));
+        assert_eq!(
+            said,
+            [
+                "s3: access is denied (AccessDenied: No.); check that the credentials may read it: \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the role of this \
+                 host; AWS_SKIP_SIGNATURE=true for a public bucket",
+                "s3: access is denied (no such region); check that the credentials may read it: \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the role of this \
+                 host; AWS_SKIP_SIGNATURE=true for a public bucket",
+                "s3: HTTP status 400 (no such region); check AWS_REGION and AWS_ENDPOINT_URL, and \
+                 the bucket's name",
+                "gs: access is denied (AccessDenied: No.); check that the account of \
+                 GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT, or of this host, may \
+                 read it; GOOGLE_SKIP_SIGNATURE=true for a public bucket",
+                "gs: access is denied (no such region); check that the account of \
+                 GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT, or of this host, may \
+                 read it; GOOGLE_SKIP_SIGNATURE=true for a public bucket",
+                "gs: HTTP status 400 (no such region); check GOOGLE_BASE_URL and the bucket's name",
+                "az: access is denied (AccessDenied: No.); check AZURE_STORAGE_ACCOUNT_NAME and \
+                 AZURE_STORAGE_ACCOUNT_KEY, or the identity of this host; \
+                 AZURE_SKIP_SIGNATURE=true for a public container",
+                "az: access is denied (no such region); check AZURE_STORAGE_ACCOUNT_NAME and \
+                 AZURE_STORAGE_ACCOUNT_KEY, or the identity of this host; \
+                 AZURE_SKIP_SIGNATURE=true for a public container",
+                "az: HTTP status 400 (no such region); check AZURE_STORAGE_ACCOUNT_NAME, \
+                 AZURE_STORAGE_ENDPOINT and the container",
+                "https: access is denied (AccessDenied: No.); the server wants a login, which is \
+                 not supported",
+                "https: access is denied (no such region); the server wants a login, which is not \
+                 supported",
+                "https: HTTP status 400 (no such region); check the URL",
+                "http: the server does not serve ranges; use one that does, or copy the files",
+            ]
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! How long and how much: the bounds of talking to stores, from the environment.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use crate::error::LoadError;
@@ -42,12 +43,36 @@ fn number(name: &str, default: f64) -> Result<f64, LoadError> {
     let Some(text) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
         return Ok(default);
     };
+    parsed(name, &text, default)
+}
+
+fn parsed(name: &str, text: &OsStr, default: f64) -> Result<f64, LoadError> {
     let number = text.to_str().and_then(|text| text.parse::<f64>().ok());
     match number.filter(|number| *number > 0.0 && *number < 1e6) {
         Some(number) => Ok(number),
         None => Err(LoadError::Option(format!(
-            "{name}={} says no number above 0; unset it for {default}",
+            "{name}={} says no number above 0 and below a million; unset it for {default}",
             text.display()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_is_no_number_is_told_with_what_holds_without_it() {
+        for text in ["0", "many", "-1", "1e6", "nan"] {
+            let error = parsed("SHARDFEED_STORE_RETRY_SECONDS", OsStr::new(text), 120.0);
+            assert_eq!(
+                error.unwrap_err().to_string(),
+                format!(
+                    "SHARDFEED_STORE_RETRY_SECONDS={text} says no number above 0 and below a million; \
+                     unset it for 120"
+                )
+            );
+        }
+        assert_eq!(parsed("SHARDFEED_STORE_REQUESTS", OsStr::new("7"), 64.0).unwrap(), 7.0);
     }
 }

@@ -219,7 +219,62 @@ fn wait<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A web server that gives everybody this answer.
+    fn server(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for mut caller in listener.incoming().flatten() {
+                let (mut asked, mut bytes) = (Vec::new(), [0; 1024]);
+                while !asked.ends_with(b"\r\n\r\n") {
+                    match caller.read(&mut bytes) {
+                        Ok(read @ 1..) => asked.extend(&bytes[..read]),
+                        _ => break,
+                    }
+                }
+                let answer =
+                    format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                let _ = caller.write_all(answer.as_bytes());
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn every_answer_of_a_web_server_but_a_file_is_told_with_what_to_check() {
+        let said = [
+            "404 Not Found",
+            "403 Forbidden",
+            "400 Bad Request",
+            "300 Multiple Choices\r\nLocation: http://elsewhere/x",
+        ]
+        .map(|answer| {
+            let address = server(answer);
+            let error = find(&format!("http://{address}/x"), &mut || true).unwrap_err();
+            error.to_string().replace(&address, "HOST")
+        });
+        assert_eq!(
+            said,
+            [
+                "http://HOST/x: no such object; check the bucket and the key",
+                "http://HOST/x: cannot read: access is denied; the server wants a login, which is \
+                 not supported",
+                "http://HOST/x: cannot read: HTTP status 400; check the URL",
+                "http://HOST/x: cannot read: HTTP status 300 (redirected to http://elsewhere/x); \
+                 check the URL",
+            ]
+        );
+        let folder = find("http://host/x/", &mut || true).unwrap_err().to_string();
+        assert_eq!(
+            folder,
+            "http://host/x/: is a folder; name its files, for example http://host/x/*.tfrecord"
+        );
+    }
 
     #[test]
     fn a_range_in_braces_is_its_files() {
@@ -227,10 +282,31 @@ mod tests {
         assert_eq!(names[0], "http://h/x-08-of-1");
         assert_eq!(names[5], "http://h/x-10-of-2");
         assert_eq!(names.len(), 6);
-        for bad in
-            ["http://h/*", "http://h/{a,b}", "http://h/{2..1}", "http://h/{1", "http://h/x?y=1"]
-        {
-            assert!(expand(bad).is_err(), "{bad}");
-        }
+        let said = [
+            "http://h/*",
+            "http://h/x?y=1",
+            "http://h/{a,b}",
+            "http://h/{1",
+            "http://h/{2..1}",
+            "http://h/{1..1000001}",
+            "http://h/{1..999999}/{1..9}",
+        ]
+        .map(|bad| expand(bad).unwrap_err().to_string());
+        assert_eq!(
+            said,
+            [
+                "http://h/*: a web server lists no files, so it cannot be a pattern; name each \
+                 file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are not \
+                 supported)",
+                "http://h/x?y=1: a web server lists no files, so it cannot be a pattern; name each \
+                 file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are not \
+                 supported)",
+                "http://h/{a,b}: what stands in braces is no range such as {00000..00099}",
+                "http://h/{1: what stands in braces is no range such as {00000..00099}",
+                "http://h/{2..1}: the range in braces is empty or too long",
+                "http://h/{1..1000001}: the range in braces is empty or too long",
+                "http://h/{1..999999}/{1..9}: the ranges in braces name too many files",
+            ]
+        );
     }
 }

@@ -145,15 +145,26 @@ mod tests {
         assert_eq!(location.url(), "s3://bucket/a/b c.tfrecord");
         let web = Location::parse("https://host:8080/x/a%20b").unwrap();
         assert_eq!(web.store_path().unwrap().as_ref(), "x/a b");
-        for (url, says) in [
-            ("hdfs://name/x", "`hdfs://` is not known"),
-            ("s3:///x", "names no bucket"),
-            ("http://user:word@host/x", "would be shown in logs"),
-        ] {
-            let error = Location::parse(url).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
-        }
-        assert!(Location::parse("s3://b/a//b").unwrap().store_path().is_err());
+        let refused = |url| Location::parse(url).unwrap_err().to_string();
+        let said = [
+            refused("hdfs://name/x"),
+            refused("name/x"),
+            refused("s3:///x"),
+            refused("http://user@host/x"),
+            Location::parse("s3://b/a//b").unwrap().store_path().unwrap_err().to_string(),
+        ];
+        assert_eq!(
+            said,
+            [
+                "hdfs://name/x: `hdfs://` is not known; use a path, file://, s3://, gs://, az://, \
+                 http:// or https://",
+                "name/x: is not a URL such as s3://bucket/key",
+                "s3:///x: names no bucket or host",
+                "http://user@host/x: a user or account in the URL would be shown in logs; give it \
+                 by the environment (docs/SOURCES.md)",
+                "s3://b/a//b: Path \"a//b\" contained empty path segment",
+            ]
+        );
     }
 
     #[test]
@@ -163,7 +174,12 @@ mod tests {
         assert_eq!(root(&["s3://b/x/a", "s3://b/xy/b"]).unwrap(), "s3://b");
         assert_eq!(root(&["s3://b/x/y/a", "s3://b/x/b"]).unwrap(), "s3://b/x");
         assert_eq!(root(&["s3://b/a"]).unwrap(), "s3://b");
-        assert!(root(&["s3://b/a", "s3://bb/a"]).unwrap_err().contains("different places"));
+        let apart = root(&["s3://b/a", "s3://bb/a"]).unwrap_err();
+        assert_eq!(
+            apart,
+            "s3://bb/a and s3://b/a are in different places; a dataset's files are all local, or \
+             all in one bucket or on one host"
+        );
         assert!(root(&["s3://b/a", "/b/a"]).unwrap_err().contains("different places"));
     }
 }

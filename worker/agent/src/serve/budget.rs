@@ -105,11 +105,23 @@ mod tests {
         let charged: u64 = shares.iter().map(|share| share.charged).sum();
         assert!((10..100).contains(&shares.len()) && charged <= 12 * MIB, "{charged}");
         let error = refused.unwrap();
-        assert!(error.message.contains("of its memory budget left"), "{error}");
-        assert!(budget.share(Some(12 * MIB), 1).is_err());
+        assert_eq!(error.kind, ErrorKind::Memory);
         drop(second);
         assert_eq!(budget.share(Some(16 * MIB), 1).unwrap().charged, 24 * MIB);
         drop((first, shares));
         assert_eq!(*budget.left.lock().unwrap(), 48 * MIB);
+    }
+
+    #[test]
+    fn a_share_that_is_not_left_is_refused_with_what_is() {
+        let budget = Budget::new(48 << 20);
+        let _first = budget.share(Some(16 << 20), 1).unwrap();
+        let refused = budget.share(Some(24 << 20), 1).unwrap_err().message;
+        assert_eq!(
+            refused,
+            "the worker has 25165824 of the 50331648 bytes of its memory budget left, and this \
+             rank needs 37748736; close loaders that are not used, lower memory_budget=, or start \
+             the worker with a larger --memory-budget"
+        );
     }
 }

@@ -253,7 +253,10 @@ impl Trainer<'_> {
 
     /// Records what all threads of this worker do, for all its trainers.
     fn record(&self, duration: Duration) -> Result<(), SocketError> {
-        if !self.is_welcome || !trace::start() {
+        if !self.is_welcome {
+            return self.fail(0, &out_of_turn("Trace before Hello").to_wire());
+        }
+        if !trace::start() {
             let message = "somebody else records a timeline of this worker; try again later";
             return self.fail(0, &WireError::new(ErrorKind::Retry, message));
         }

@@ -186,22 +186,38 @@ mod tests {
 
     #[test]
     fn what_is_no_index_is_refused() {
-        for (text, said) in [
-            ("v1.2 3\n", "line 1 is not `OFFSET BYTES`"),
-            ("0 16\n16\n", "line 2 is not `OFFSET BYTES`"),
-            ("0 16 1\n", "line 1 is not `OFFSET BYTES`"),
-            ("+0 16\n", "line 1 is not `OFFSET BYTES`"),
-            ("0 18446744073709551616\n", "line 1 is not `OFFSET BYTES`"),
-            ("0 16\n\n16 16\n", "line 2 is not `OFFSET BYTES`"),
-            ("16 16\n", "line 1 says 16 bytes at 16"),
-            ("0 15\n", "line 1 says 15 bytes at 0"),
-            ("0 20\n21 20\n", "line 2 says 20 bytes at 21"),
-            ("0 18446744073709551615\n18446744073709551615 16\n", "line 2 is beyond any file"),
+        for (line, text) in [
+            (1, "v1.2 3\n"),
+            (2, "0 16\n16\n"),
+            (1, "0 16 1\n"),
+            (1, "+0 16\n"),
+            (1, "0 18446744073709551616\n"),
+            (2, "0 16\n\n16 16\n"),
+            (1, &"0".repeat(1 << 20)),
         ] {
-            let error = idx(text).unwrap_err();
-            assert!(error.contains(said), "{text:?}: {error}");
+            let said = format!("line {line} is not `OFFSET BYTES`, as tfrecord2idx writes");
+            assert_eq!(idx(text).unwrap_err(), said, "{text:.40?}");
         }
-        assert!(idx(&"0".repeat(1 << 20)).unwrap_err().contains("line 1 is not"));
+        let said = [
+            idx("16 16\n").unwrap_err(),
+            idx("0 15\n").unwrap_err(),
+            idx("0 20\n21 20\n").unwrap_err(),
+            idx("0 18446744073709551615\n18446744073709551615 16\n").unwrap_err(),
+            read(Path::new("/nowhere.idx")).unwrap_err(),
+        ];
+        assert_eq!(
+            said,
+            [
+                "line 1 says 16 bytes at 16, but a frame has at least 16, and the one before ends \
+                 at 0",
+                "line 1 says 15 bytes at 0, but a frame has at least 16, and the one before ends \
+                 at 0",
+                "line 2 says 20 bytes at 21, but a frame has at least 16, and the one before ends \
+                 at 20",
+                "line 2 is beyond any file",
+                "cannot be read: No such file or directory (os error 2)",
+            ]
+        );
     }
 
     #[test]
@@ -210,7 +226,11 @@ mod tests {
         let (_, other) = shard(folder.path(), &[10, 20, 30, 40], Compression::None);
         let (file, _) = shard(folder.path(), &[10, 20, 30], Compression::None);
         let said = idx(&other).unwrap().check(&file).unwrap_err();
-        assert!(said.contains("end at byte 164, but the shard has 108 bytes"), "{said}");
+        assert_eq!(
+            said,
+            "the frames end at byte 164, but the shard has 108 bytes: it is of another file, or of \
+             this one as it was once"
+        );
         // Of the same size, with other frames.
         let (_, other) = shard(folder.path(), &[20, 10, 30], Compression::None);
         let (file, _) = shard(folder.path(), &[10, 20, 30], Compression::None);

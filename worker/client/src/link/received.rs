@@ -191,3 +191,80 @@ pub(crate) fn prefetch_stats(
         granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_handoff::SlotPool;
+
+    use super::*;
+
+    /// What the trainer says of a worker that announces its memory or a batch otherwise than agreed.
+    #[test]
+    fn every_broken_announcement_is_named() {
+        let slot = SlotPool::sealed(1).take(100).unwrap().share();
+        let handle = slot.region().unwrap();
+        let (region, bytes) = (handle.id.0, handle.size_bytes as u64);
+        let mut regions = Regions::default();
+        let of = |bytes: u64| wire::Region { region, bytes };
+        let other = std::fs::File::open("/dev/null").unwrap();
+        let mut said = vec![
+            regions.map(&of(bytes), None).unwrap_err().to_string(),
+            regions
+                .map(&of(bytes + 1), Some(handle.fd.try_clone_to_owned().unwrap()))
+                .unwrap_err()
+                .to_string(),
+            regions.map(&of(bytes), Some(other.into())).unwrap_err().to_string(),
+        ];
+        regions.map(&of(bytes), Some(handle.fd.try_clone_to_owned().unwrap())).unwrap();
+        let range = |start: u64, len: u64| Some(wire::Range { start, len });
+        let column = || wire::Column { values: range(0, 0), offsets: range(0, 0), splits: vec![] };
+        let batch = |change: &dyn Fn(&mut wire::Batch)| {
+            let mut batch = wire::Batch {
+                region,
+                columns: vec![column()],
+                valid: range(0, 0),
+                shards: range(0, 0),
+                ordinals: range(0, 0),
+                ..wire::Batch::default()
+            };
+            change(&mut batch);
+            batch
+        };
+        let schema = Schema::raw();
+        regions.view(batch(&|_| {}), &schema).unwrap();
+        let broken = [
+            batch(&|batch| batch.region += 1),
+            batch(&|batch| batch.valid = None),
+            batch(&|batch| batch.valid = range(1, bytes)),
+            batch(&|batch| batch.shards = range(u64::MAX, 1)),
+            batch(&|batch| batch.columns.clear()),
+            batch(&|batch| batch.columns[0].splits = vec![wire::Range { start: 0, len: 0 }]),
+        ];
+        said.extend(broken.map(|batch| regions.view(batch, &schema).unwrap_err().to_string()));
+        let number = |said: String| said.replace(&bytes.to_string(), "BYTES");
+        let said: Vec<_> = said.into_iter().map(number).collect();
+        assert_eq!(
+            said,
+            [
+                "the worker broke the protocol: a region without a descriptor; use the same \
+                 version of shardfeed for both",
+                "the worker broke the protocol: a slot was announced with 65549 bytes, its \
+                 descriptor has BYTES; use the same version of shardfeed for both",
+                "the worker broke the protocol: a slot was announced with BYTES bytes, its \
+                 descriptor has 0; use the same version of shardfeed for both",
+                "the worker broke the protocol: a batch in unknown region 2; use the same version \
+                 of shardfeed for both",
+                "the worker broke the protocol: a batch without a range; use the same version of \
+                 shardfeed for both",
+                "the worker broke the protocol: a range beyond the BYTES bytes of its slot; use \
+                 the same version of shardfeed for both",
+                "the worker broke the protocol: a range beyond the BYTES bytes of its slot; use \
+                 the same version of shardfeed for both",
+                "the worker broke the protocol: a batch with other columns than the job's; use the \
+                 same version of shardfeed for both",
+                "the worker broke the protocol: a column with other splits than its kind has; use \
+                 the same version of shardfeed for both",
+            ]
+        );
+    }
+}

@@ -373,4 +373,34 @@ mod tests {
         let lost = link.ask(Ask::Latest(wire::Latest {}), &mut |_| true).unwrap_err();
         assert!(matches!(lost, Lost::Failed(LoadError::Wire(_))), "{lost:?}");
     }
+
+    #[test]
+    fn a_worker_that_says_what_nobody_asked_for_is_given_up() {
+        let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let mut link = WorkerLink::new(trainer, Path::new("/run/w.sock"));
+        let gone = |lost: Lost| match lost {
+            Lost::Gone(reason) => reason,
+            Lost::Failed(error) => panic!("{error}"),
+        };
+        let answer = Message::Registered(wire::Registered::default());
+        let mut said = vec![gone(link.unexpected(&answer))];
+        worker.send(&self::said(Message::Batch(batch(1))), None).unwrap();
+        said.push(gone(link.hear(Duration::from_secs(5)).unwrap_err()));
+        // It is asked whether it lives, and time passes.
+        let long_ago = Instant::now().checked_sub(2 * PONG_WAIT).unwrap();
+        link.heard = long_ago;
+        assert!(link.hear(Duration::ZERO).unwrap().is_none());
+        link.pinged = Some(long_ago);
+        said.push(gone(link.hear(Duration::ZERO).unwrap_err()));
+        assert_eq!(
+            said,
+            [
+                "/run/w.sock: the worker broke the protocol: Registered(Registered { cluster_id: \
+                 \"\" } is no answer to what was asked; use the same version of shardfeed for both",
+                "/run/w.sock: the worker broke the protocol: a batch too early; use the same \
+                 version of shardfeed for both",
+                "the worker at /run/w.sock does not answer: it is stopped or stuck",
+            ]
+        );
+    }
 }
