@@ -612,6 +612,11 @@ mod tests {
              folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that is, or \
              to `off` to scan the files at every start"
         );
+        let nowhere = CacheOptions { folder: CacheChoice::Off, bytes: 1 };
+        assert_eq!(
+            nowhere.blocks().unwrap_err().to_string(),
+            "cache_bytes has no folder, as nothing is to be kept; name one by cache_dir"
+        );
         // Where its files should be there are folders.
         let mut cache = open(folder.path());
         let path = cache.file.clone().unwrap();
