@@ -90,11 +90,10 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     rules = (MONITORING / "alerts.yml").read_text().replace("[5m]", "[10s]")
     (folder / "alerts.yml").write_text(rules)
     (folder / "prometheus.yml").write_text(config)
-    commands: list[list[str | Path]] = [
-        [BINARY, "coordinator", "start", "--node-id", str(number), "--peers", peers, "--data", folder / f"state-{number}"]
-        + ["--listen", nodes[number - 1], "--http", pages[number - 1]]
-        for number in (1, 2, 3)
-    ]
+    commands: list[list[str | Path]] = []
+    for number in (1, 2, 3):
+        at: list[str | Path] = ["--listen", nodes[number - 1], "--http", pages[number - 1], "--data", folder / f"state-{number}"]
+        commands.append([BINARY, "coordinator", "start", "--node-id", str(number), "--peers", peers, *at])
     commands += [
         [BINARY, "worker", "start", "--coordinator", grpc, "--socket", worker, "--http", of_worker],
         [sys.executable, "-c", TRAINING, folder / "data.tfrecord", grpc, worker],
