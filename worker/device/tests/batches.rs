@@ -517,8 +517,9 @@ fn ten_thousand_batches_leave_nothing() {
     });
     let Some(end) = end else { return };
     end.is_clean();
-    let ring = 3 * SlotPool::slot_bytes(BYTES) as u64;
-    assert_eq!(end.number("device_bytes_peak"), ring, "memory is the ring's, throughout");
+    // Slots are made as they are needed: where batches come slowly, fewer than the ring may have.
+    let (slot, peak) = (SlotPool::slot_bytes(BYTES) as u64, end.number("device_bytes_peak"));
+    assert!((slot..=3 * slot).contains(&peak), "{peak} bytes are more than the ring's, or none");
     let host = end.number("pinned_bytes_peak");
     assert!(host <= 8 * SlotPool::slot_bytes(BYTES) as u64, "{host}");
 }
