@@ -1,6 +1,6 @@
 //! Photographs decoded and resized by one thread, and nothing else: what the pipeline is measured against.
 //!
-//! `cargo run --release -p shardfeed-image --example photos [--features turbojpeg] -- FOLDER [DECODER] [SECONDS]`
+//! `cargo run --release -p shardfeed-image --example photos -- FOLDER [SECONDS]`
 #![allow(clippy::disallowed_methods)] // It measures: clocks are what it is for.
 #![allow(clippy::print_stdout)] // What was measured goes there.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use shardfeed_image::{
-    Decoding, Depth, Encoded, JpegDecoder, Method, Region, Resizer, Sample, Size, View,
+    Decoding, Depth, Encoded, JPEG_LIBRARY, Method, Region, Resizer, Sample, Size, View,
 };
 
 /// As `bench/peers` has them.
@@ -23,14 +23,8 @@ struct Scratch {
     pixels: Vec<u8>,
 }
 
-fn decode_and_resize(
-    jpeg: &[u8],
-    decoder: JpegDecoder,
-    part: Option<Region>,
-    scratch: &mut Scratch,
-    out: &mut [u8],
-) {
-    let decoding = Decoding { channels: 3, depth: Depth::Eight, jpeg: decoder };
+fn decode_and_resize(jpeg: &[u8], part: Option<Region>, scratch: &mut Scratch, out: &mut [u8]) {
+    let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let encoded = Encoded::open(jpeg, decoding).expect("a photograph");
     let part = part.unwrap_or(Region::all(encoded.size()));
     let needed = encoded.needed(part);
@@ -53,9 +47,6 @@ fn cpu() -> Duration {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().expect("a folder of photographs"));
-    let decoder = arguments.next().unwrap_or_else(|| JpegDecoder::default().name().to_owned());
-    let decoder = JpegDecoder::ALL.into_iter().find(|known| known.name() == decoder);
-    let decoder = decoder.filter(|decoder| decoder.is_built()).expect("a decoder of this build");
     let seconds = arguments.next().map_or(4.0, |text| text.parse().expect("seconds"));
     let files =
         std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path());
@@ -70,11 +61,11 @@ fn main() {
         let (begun, used, mut count) = (Instant::now(), cpu(), 0);
         while begun.elapsed().as_secs_f64() < seconds {
             for jpeg in &photos {
-                decode_and_resize(jpeg, decoder, part, &mut scratch, &mut out);
+                decode_and_resize(jpeg, part, &mut scratch, &mut out);
             }
             count += photos.len();
         }
         let rate = count as f64 / (cpu() - used).as_secs_f64();
-        println!("{name} by {}: {rate:.0} images a second of one core", decoder.name());
+        println!("{name} by {JPEG_LIBRARY}: {rate:.0} images a second of one core");
     }
 }

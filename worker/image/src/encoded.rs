@@ -6,8 +6,6 @@ use crate::error::ImageError;
 use crate::jpeg::Jpeg;
 use crate::png::Png;
 use crate::region::{Region, Size};
-#[cfg(feature = "turbojpeg")]
-use crate::turbo::Turbo;
 
 /// Pixels of an image at most; what a header says beyond that is a mistake, or an attack.
 pub const PIXELS_MAX: usize = 1 << 26;
@@ -33,48 +31,13 @@ impl Depth {
     }
 }
 
-/// What decodes JPEGs; two of them differ in the last bits of some pixels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JpegDecoder {
-    /// zune-jpeg: in every build.
-    #[default]
-    #[serde(rename = "zune-jpeg")]
-    Zune,
-    /// libjpeg-turbo, but images of four colours (CMYK, YCCK) by zune-jpeg: in builds with the feature
-    /// `turbojpeg`.
-    #[serde(rename = "turbojpeg")]
-    Turbo,
-}
-
-impl JpegDecoder {
-    /// All that there are, in any build.
-    pub const ALL: [Self; 2] = [Self::Zune, Self::Turbo];
-
-    /// Its name, which is part of a job's identity.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Zune => "zune-jpeg",
-            Self::Turbo => "turbojpeg",
-        }
-    }
-
-    /// Whether this build has it.
-    pub fn is_built(self) -> bool {
-        match self {
-            Self::Zune => true,
-            Self::Turbo => cfg!(feature = "turbojpeg"),
-        }
-    }
-
-    /// Those of this build.
-    pub fn built() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|decoder| decoder.is_built())
-    }
-
-    /// Names of those, for people.
-    pub fn names_built() -> String {
-        Vec::from_iter(Self::built().map(Self::name)).join(", ")
-    }
+/// Whether the data of an image is as its format says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It is.
+    Sound,
+    /// The library warned of it, and decoded it all the same.
+    Suspect,
 }
 
 /// What an image is decoded to.
@@ -84,8 +47,6 @@ pub struct Decoding {
     pub channels: usize,
     /// Bits of a sample.
     pub depth: Depth,
-    /// What decodes JPEGs.
-    pub jpeg: JpegDecoder,
 }
 
 impl Decoding {
@@ -99,27 +60,8 @@ impl Decoding {
 pub struct Encoded<'a>(File<'a>);
 
 enum File<'a> {
-    Jpeg(Box<Jpeg<'a>>),
-    #[cfg(feature = "turbojpeg")]
-    Turbo(Turbo<'a>),
+    Jpeg(Jpeg<'a>),
     Png(Box<Png<'a>>),
-}
-
-impl<'a> File<'a> {
-    fn jpeg(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
-        match decoding.jpeg {
-            JpegDecoder::Zune => {}
-            #[cfg(feature = "turbojpeg")]
-            JpegDecoder::Turbo => {
-                if let Some(turbo) = Turbo::open(bytes, decoding)? {
-                    return Ok(Self::Turbo(turbo));
-                }
-            }
-            #[cfg(not(feature = "turbojpeg"))]
-            JpegDecoder::Turbo => return Err(ImageError::NoDecoder(decoding.jpeg)),
-        }
-        Ok(Self::Jpeg(Box::new(Jpeg::open(bytes, decoding)?)))
-    }
 }
 
 impl<'a> Encoded<'a> {
@@ -128,7 +70,7 @@ impl<'a> Encoded<'a> {
     /// # Errors  What the header says is wrong, too large, or not to be had as `decoding`.
     pub fn open(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
         let file = match bytes {
-            [0xff, 0xd8, 0xff, ..] => File::jpeg(bytes, decoding)?,
+            [0xff, 0xd8, 0xff, ..] => File::Jpeg(Jpeg::open(bytes, decoding)?),
             [0x89, b'P', b'N', b'G', ..] => File::Png(Box::new(Png::open(bytes, decoding)?)),
             _ => {
                 let begin = bytes[..bytes.len().min(8)].to_vec();
@@ -142,8 +84,6 @@ impl<'a> Encoded<'a> {
     pub fn size(&self) -> Size {
         match &self.0 {
             File::Jpeg(jpeg) => jpeg.size(),
-            #[cfg(feature = "turbojpeg")]
-            File::Turbo(turbo) => turbo.size(),
             File::Png(png) => png.size(),
         }
     }
@@ -152,10 +92,17 @@ impl<'a> Encoded<'a> {
     pub fn needed(&self, region: Region) -> Region {
         debug_assert!(region.lies_in(self.size()), "{region:?} lies in {:?}", self.size());
         match &self.0 {
-            #[cfg(feature = "turbojpeg")]
-            File::Turbo(turbo) => turbo.needed(region),
-            // These can leave nothing out.
-            File::Jpeg(_) | File::Png(_) => Region::all(self.size()),
+            File::Jpeg(jpeg) => jpeg.needed(region),
+            // It can leave nothing out.
+            File::Png(_) => Region::all(self.size()),
+        }
+    }
+
+    /// Bytes that the decoder holds beside the pixels it returns.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0 {
+            File::Jpeg(jpeg) => jpeg.held_bytes(),
+            File::Png(_) => 0,
         }
     }
 
@@ -163,17 +110,12 @@ impl<'a> Encoded<'a> {
     /// An orientation in the file's metadata changes nothing.
     ///
     /// # Errors  The data of the region is damaged, or of a kind that is not supported.
-    pub fn decode(self, region: Region, out: &mut [u8]) -> Result<(), ImageError> {
+    pub fn decode(self, region: Region, out: &mut [u8]) -> Result<Health, ImageError> {
         match self.0 {
-            #[cfg(feature = "turbojpeg")]
-            File::Turbo(turbo) => turbo.decode(region, out),
-            File::Jpeg(jpeg) => {
-                debug_assert_eq!(region, Region::all(jpeg.size()), "nothing else is ever needed");
-                jpeg.decode(out)
-            }
+            File::Jpeg(jpeg) => jpeg.decode(region, out),
             File::Png(png) => {
                 debug_assert_eq!(region, Region::all(png.size()), "nothing else is ever needed");
-                png.decode(out)
+                png.decode(out).map(|()| Health::Sound)
             }
         }
     }

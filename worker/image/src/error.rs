@@ -1,6 +1,5 @@
 //! What is wrong with an image.
 
-use crate::encoded::JpegDecoder;
 use crate::region::Size;
 
 /// Why bytes are no image that can be used.
@@ -47,10 +46,4 @@ pub enum ImageError {
     /// It has 8 bits, and 16 are asked for.
     #[error("a JPEG has 8 bits a sample; decode it to uint8")]
     Depth,
-    /// This program was built without the decoder.
-    #[error(
-        "this build has no JPEG decoder `{name}`, only {}; build shardfeed with the cargo feature `{name}`, \
-         as its README says", JpegDecoder::names_built(), name = .0.name()
-    )]
-    NoDecoder(JpegDecoder),
 }

@@ -1,96 +1,81 @@
-//! JPEG, by zune-jpeg.
+//! JPEG, by libjpeg-turbo: the pixels and the refusals of TensorFlow's `INTEGER_ACCURATE`, and of a part only
+//! what it needs.
 
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder as Decoder;
-use zune_jpeg::errors::DecodeErrors;
+mod library;
 
-use crate::encoded::{Decoding, Depth, check_size};
+use crate::encoded::{Decoding, Depth, Health, check_size};
 use crate::error::ImageError;
-use crate::region::Size;
+use crate::region::{Region, Size};
+use library::{Colors, Decompressor, Header};
 
 const FORMAT: &str = "JPEG";
-/// Sides that its header can say; the pixels are what is limited.
-const SIDE_MAX: usize = 1 << 16;
-/// Progressive scans at most: each is a pass over all coefficients. Encoders make some ten.
-const SCANS_MAX: usize = 100;
+/// Colour is stored at half or a quarter of the resolution and smoothed between its samples: pixels at
+/// the border of a part depend on samples this far beyond it at most.
+const MARGIN: usize = 8;
+/// A progressive file may lack scans. What they would say is then guessed from blocks nearby: up to two
+/// of them away, and a block of colour is at most as wide as a unit.
+const MARGIN_UNITS: usize = 3;
 
 pub(crate) struct Jpeg<'a> {
-    decoder: Decoder<ZCursor<&'a [u8]>>,
-    size: Size,
-    len: usize,
-    /// Colours that grey is made of; else the decoder gives what is asked for.
-    is_grey_of_rgb: bool,
+    bytes: &'a [u8],
+    decompressor: Decompressor<'a>,
+    header: Header,
+    channels: usize,
 }
 
 impl<'a> Jpeg<'a> {
     pub(crate) fn open(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
-        let Decoding { channels, depth, .. } = decoding;
+        let Decoding { channels, depth } = decoding;
         if depth != Depth::Eight {
             return Err(ImageError::Depth);
         }
-        let space = match channels {
-            1 => ColorSpace::Luma,
-            3 => ColorSpace::RGB,
-            _ => ColorSpace::RGBA,
-        };
-        let options = DecoderOptions::default()
-            .set_strict_mode(true)
-            .set_max_width(SIDE_MAX)
-            .set_max_height(SIDE_MAX)
-            .jpeg_set_max_scans(SCANS_MAX)
-            .jpeg_set_out_colorspace(space);
-        let len = bytes.len();
-        let open = |options| -> Result<_, ImageError> {
-            let mut decoder = Decoder::new_with_options(ZCursor::new(bytes), options);
-            decoder.decode_headers().map_err(|error| damaged(len, error))?;
-            Ok(decoder)
-        };
-        let mut decoder = open(options)?;
-        let is_grey_of_rgb = channels == 1 && decoder.input_colorspace() == Some(ColorSpace::RGB);
-        if is_grey_of_rgb {
-            decoder = open(options.jpeg_set_out_colorspace(ColorSpace::RGB))?;
+        let damaged = |what| ImageError::Damaged { format: FORMAT, len: bytes.len(), what };
+        let mut decompressor = Decompressor::new(bytes).map_err(damaged)?;
+        let header = decompressor.header().map_err(damaged)?;
+        check_size(header.size)?;
+        let unsupported = |what: String| Err(ImageError::Unsupported { format: FORMAT, what });
+        match header {
+            Header { precision, .. } if precision != 8 => {
+                unsupported(format!("{precision} bits a sample"))
+            }
+            Header { is_lossless: true, .. } => unsupported("lossless".to_owned()),
+            Header { colors: Colors::Unknown, components, .. } => {
+                unsupported(format!("{components} components that are no colours"))
+            }
+            Header { colors: Colors::Four, .. } if channels == 1 => {
+                unsupported("grey of four colours (CMYK, YCCK); decode it to 3 channels".to_owned())
+            }
+            Header { .. } => Ok(Self { bytes, decompressor, header, channels }),
         }
-        let info = decoder.info().expect("the header was read");
-        let size = Size { height: info.height.into(), width: info.width.into() };
-        check_size(size)?;
-        Ok(Self { decoder, size, len, is_grey_of_rgb })
     }
 
     pub(crate) fn size(&self) -> Size {
-        self.size
+        self.header.size
     }
 
-    pub(crate) fn decode(mut self, out: &mut [u8]) -> Result<(), ImageError> {
-        if !self.is_grey_of_rgb {
-            return self.decoder.decode_into(out).map_err(|error| damaged(self.len, error));
-        }
-        let mut colors = vec![0; 3 * out.len()];
-        self.decoder.decode_into(&mut colors).map_err(|error| damaged(self.len, error))?;
-        let pixels = colors.as_chunks::<3>().0;
-        out.iter_mut().zip(pixels).for_each(|(grey, pixel)| *grey = luma(*pixel));
-        Ok(())
+    /// Bytes that the decoder holds beside the pixels.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let Header { size, components, is_multi_scan, .. } = self.header;
+        if is_multi_scan { size_of::<i16>() * components * size.pixels() } else { 0 }
     }
-}
 
-/// Source: ITU-R BT.601, as the JPEG file format has it.
-fn luma(pixel: [u8; 3]) -> u8 {
-    let [red, green, blue] = pixel.map(u32::from);
-    ((19_595 * red + 38_470 * green + 7_471 * blue + (1 << 15)) >> 16) as u8
-}
+    /// `region`, with what its pixels depend on, from a place where decoding may begin.
+    pub(crate) fn needed(&self, region: Region) -> Region {
+        let Header { size, unit_width: Some(unit_width), is_progressive, .. } = self.header else {
+            return Region::all(self.header.size);
+        };
+        let margin = if is_progressive { MARGIN_UNITS * unit_width } else { MARGIN };
+        let left = region.left.saturating_sub(margin) / unit_width * unit_width;
+        let right = size.width.min(region.left + region.size.width + margin);
+        // Rows come one after the other, so that those above are there when they are needed.
+        let size = Size { height: region.size.height, width: right - left };
+        Region { top: region.top, left, size }
+    }
 
-fn damaged(len: usize, error: DecodeErrors) -> ImageError {
-    match error {
-        DecodeErrors::Unsupported(what) => {
-            ImageError::Unsupported { format: FORMAT, what: format!("{what:?}") }
-        }
-        DecodeErrors::ExhaustedData => {
-            ImageError::Damaged { format: FORMAT, len, what: "it ends too early".to_owned() }
-        }
-        other => {
-            let what = format!("{other:?}");
-            ImageError::Damaged { format: FORMAT, len, what: what.trim().to_owned() }
-        }
+    pub(crate) fn decode(mut self, region: Region, out: &mut [u8]) -> Result<Health, ImageError> {
+        let warnings = self.decompressor.decode(&self.header, region, self.channels, out);
+        let damaged = |what| ImageError::Damaged { format: FORMAT, len: self.bytes.len(), what };
+        let is_sound = warnings.map_err(damaged)? == 0;
+        Ok(if is_sound { Health::Sound } else { Health::Suspect })
     }
 }

@@ -1,6 +1,6 @@
 //! PNG, by the png crate.
 
-use std::io::Cursor;
+use std::io::{BufRead, Cursor, Seek};
 
 use png::{BitDepth, ColorType, DecodingError, Limits, Reader, Transformations};
 
@@ -35,6 +35,7 @@ impl<'a> Png<'a> {
         let size = Size { height: info.height as usize, width: info.width as usize };
         check_size(size)?;
         let reader = decoder.read_info().map_err(|error| damaged(len, &error))?;
+        check_palette(&reader, len)?;
         Ok(Self { reader, decoding, size, len })
     }
 
@@ -64,6 +65,17 @@ impl<'a> Png<'a> {
         }
         Ok(())
     }
+}
+
+/// Refuses a palette that ends within a colour: the png crate panics at it, libpng refuses it.
+fn check_palette<R: BufRead + Seek>(reader: &Reader<R>, len: usize) -> Result<(), ImageError> {
+    let info = reader.info();
+    let bytes = info.palette.as_deref().map_or(0, <[u8]>::len);
+    if info.color_type != ColorType::Indexed || bytes.is_multiple_of(3) {
+        return Ok(());
+    }
+    let what = format!("its palette of {bytes} bytes ends within a colour");
+    Err(ImageError::Damaged { format: FORMAT, len, what })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! A part of a JPEG, decoded alone, has the pixels that it has in the whole image.
-#![cfg(feature = "turbojpeg")]
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 
 use common::{Dice, Kind, SAMPLINGS, cut, decoding, jpeg, part, whole, with_scans_missing};
 use jpeg_encoder::{ColorType, SamplingFactor};
-use shardfeed_image::{JpegDecoder, Region, Size};
+use shardfeed_image::{Region, Size};
 
 const SIDES: [[usize; 2]; 10] = [
     [1, 1],
@@ -48,7 +47,7 @@ struct Seen {
 /// Compares parts of one file, with every number of channels.
 fn check(bytes: &[u8], what: &str, dice: &mut Dice, seen: &mut Seen) {
     for channels in [1, 3, 4] {
-        let decoding = decoding(JpegDecoder::Turbo, channels);
+        let decoding = decoding(channels);
         let (size, pixels) =
             whole(bytes, decoding).unwrap_or_else(|error| panic!("{what}: {error}"));
         for region in regions(size, dice) {

@@ -77,6 +77,9 @@ pub struct Spent {
     pub store_bytes: u64,
     /// Bytes that this host had kept of it.
     pub cached_bytes: u64,
+
+    /// Images that were decoded although libjpeg-turbo warned of their data.
+    pub suspect_images: u64,
 }
 
 impl Spent {
@@ -89,7 +92,7 @@ impl Spent {
         left
     }
 
-    fn sums(&mut self) -> [&mut u64; 25] {
+    fn sums(&mut self) -> [&mut u64; 26] {
         let Self {
             wall_us,
             batches,
@@ -116,6 +119,7 @@ impl Spent {
             store_retries,
             store_bytes,
             cached_bytes,
+            suspect_images,
         } = self;
         [
             wall_us,
@@ -143,6 +147,7 @@ impl Spent {
             store_retries,
             store_bytes,
             cached_bytes,
+            suspect_images,
         ]
     }
 }
@@ -164,12 +169,16 @@ pub struct Setup {
     pub budget_bytes: u64,
     /// Records are read one by one, because two shuffle windows do not fit into the budget.
     pub by_place: bool,
+    /// The budget with which two windows would be held.
+    pub hold_bytes: u64,
     /// Whether any shard is compressed.
     pub compressed: bool,
     /// Shards are in an object store or on a web server.
     pub remote: bool,
     /// And this host keeps what comes from there.
     pub cached: bool,
+    /// The trainer's process reads, because a worker was lost or stopped serving it.
+    pub took_over: bool,
     /// Why there are as many batches ahead and threads.
     pub reasons: Reasons,
 }

@@ -134,6 +134,8 @@ pub trait Watch: Send + Sync + std::fmt::Debug {
     fn begin(&self) -> Begun;
     /// It ended.
     fn end(&self, stage: Stage, begun: Begun);
+    /// So many images were decoded although the library warned of their data.
+    fn suspect_images(&self, count: u64);
 }
 
 /// Makes batches of records.
@@ -209,6 +211,9 @@ impl Assembler {
             .zip(writers)
             .map(|(cells, part)| self.timed(Stage::Write, || part.write(&self.schema, cells, key)))
             .collect();
+        if let Some(watch) = &self.watch {
+            watch.suspect_images(self.schema.program().memory().take_suspect_images());
+        }
         written.into_iter().collect::<Result<(), _>>()?;
         let Places { columns, valid, shards, ordinals } = batch;
         let (rows, slot) = (rows.len(), slot.share());

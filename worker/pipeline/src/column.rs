@@ -1,20 +1,19 @@
 //! The columns of a batch.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_handoff::BufferRange;
+use shardfeed_image::PIXEL_CONTRACT;
 use shardfeed_plan::DECODER_NONE;
 use shardfeed_tfrecord::example::{
     DefaultValue, ExampleParser, Feature, FeatureSpec, Partition, Parts, SequenceParser, SpecError,
 };
 
 use crate::dtype::Dtype;
-use crate::operator::{OPERATORS_VERSION, Operator, OperatorError, TableFault};
+use crate::operator::{Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
-
-/// Version of what parsing makes of a record; part of a job's identity.
-const PARSE_VERSION: u32 = 1;
 
 /// What a column is, and which buffers it has in its slot. Byte strings lie end to end in `values`;
 /// string i is `values[offsets[i]..offsets[i + 1]]`, and what is said of values below is of strings then.
@@ -116,8 +115,9 @@ pub enum ParseSpec {
     },
 }
 
-/// What becomes of a record, as a job declares it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What becomes of a record, as a job declares it. Serde's form is that of options and tests; processes
+/// exchange `shardfeed.common.v1.RecordSpec`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordSpec {
     /// How it is parsed; `None`: it stays as it is, in a column `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,15 +206,13 @@ pub struct Schema {
     program: Program,
     columns: Vec<(Arc<str>, ColumnKind)>,
     plans: Vec<Plan>,
-    operators: String,
-    decoder: String,
+    decoder: &'static str,
 }
 
 impl Schema {
     /// Records as they are: one column `record` of byte strings.
     pub fn raw() -> Self {
-        let spec = RecordSpec { parse: None, operators: vec![], outputs: None };
-        Self::new(spec).expect("nothing is asked of the records")
+        Self::new(RecordSpec::default()).expect("nothing is asked of the records")
     }
 
     /// Records parsed to columns, sorted by name, those of lists last; then what operators make, in their
@@ -222,25 +220,18 @@ impl Schema {
     ///
     /// # Errors  What no record can meet.
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
-        let (parser, mut operators) = parser(&mut spec)?;
+        let parser = parser(&mut spec)?;
         let parsed = parsed_plans(&parser);
         let (program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
-        for operator in &spec.operators {
-            let operator = operator.for_identity();
-            operators.push_str(&format!("; {}/{OPERATORS_VERSION}", json(&operator)));
-        }
         let chosen = match &spec.outputs {
             None => all,
-            Some(names) => {
-                operators.push_str(&format!("; outputs {}", json(names)));
-                choose(&all, &images, names)?
-            }
+            Some(names) => choose(&all, &images, names)?,
         };
         let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
         let columns = columns.collect();
         let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
-        let decoder = Program::decoder(&spec.operators).unwrap_or_else(|| DECODER_NONE.to_owned());
-        Ok(Self { spec, parser, program, columns, plans, operators, decoder })
+        let decoder = if Program::decodes(&spec.operators) { PIXEL_CONTRACT } else { DECODER_NONE };
+        Ok(Self { spec, parser, program, columns, plans, decoder })
     }
 
     /// Opens the tables that operators look things up in, so that what is wrong with them is known before
@@ -256,20 +247,19 @@ impl Schema {
         &self.columns
     }
 
-    /// What was declared, as JSON for another process that shall do the same; `None` for raw records.
-    pub fn spec_json(&self) -> Option<String> {
-        let is_raw = self.spec.parse.is_none() && self.spec.operators.is_empty();
-        (!is_raw || self.spec.outputs.is_some()).then(|| json(&self.spec))
+    /// What was declared, with features sorted by name.
+    pub fn spec(&self) -> &RecordSpec {
+        &self.spec
     }
 
-    /// What the job's identity says of it.
-    pub fn operators(&self) -> &str {
-        &self.operators
+    /// The tables that operators look things up in.
+    pub fn tables(&self) -> impl Iterator<Item = &TableRef> {
+        self.spec.operators.iter().filter_map(|operator| operator.operation.table())
     }
 
-    /// Id of what decodes images.
-    pub fn decoder(&self) -> &str {
-        &self.decoder
+    /// The pixel contract that the job pins, or [`DECODER_NONE`].
+    pub fn decoder(&self) -> &'static str {
+        self.decoder
     }
 
     pub(crate) fn parser(&self) -> &Parser {
@@ -318,29 +308,25 @@ impl Schema {
     }
 }
 
-/// What parses records, and what the identity says of it. Features are sorted, so that the same ones in
-/// another order are the same job.
-fn parser(spec: &mut RecordSpec) -> Result<(Parser, String), SpecError> {
+/// What parses records. Features are sorted, so that the same ones in another order are the same job.
+fn parser(spec: &mut RecordSpec) -> Result<Parser, SpecError> {
     let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
     match &mut spec.parse {
-        None => Ok((Parser::Raw, format!("raw/{PARSE_VERSION}"))),
+        None => Ok(Parser::Raw),
         Some(ParseSpec::Example(features)) => {
             sort(features);
-            let parser = ExampleParser::new(features.clone())?;
-            let operators = format!("parse_example/{PARSE_VERSION} {}", json(features));
-            Ok((Parser::Example(parser), operators))
+            Ok(Parser::Example(ExampleParser::new(features.clone())?))
         }
         Some(ParseSpec::Sequence { context, lists }) => {
             sort(context);
             sort(lists);
-            let both = context.iter().find(|spec| lists.iter().any(|l| l.name == spec.name));
+            let both = context
+                .iter()
+                .find(|spec| lists.binary_search_by(|list| list.name.cmp(&spec.name)).is_ok());
             if let Some(both) = both {
                 return Err(SpecError::Duplicate { feature: both.name.clone() });
             }
-            let parser = SequenceParser::new(context.clone(), lists.clone())?;
-            let (context, lists) = (json(context), json(lists));
-            let operators = format!("parse_sequence_example/{PARSE_VERSION} {context} {lists}");
-            Ok((Parser::Sequence(parser), operators))
+            Ok(Parser::Sequence(SequenceParser::new(context.clone(), lists.clone())?))
         }
     }
 }
@@ -379,9 +365,11 @@ fn choose(
     names: &[String],
 ) -> Result<Vec<(String, Plan)>, SchemaError> {
     let mut chosen: Vec<(String, Plan)> = vec![];
+    let mut seen = BTreeSet::new();
+    let by_name: BTreeMap<&str, &Plan> = all.iter().map(|(name, plan)| (&**name, plan)).collect();
     for name in names {
         let wrong = |what: String| SchemaError::Output { name: name.clone(), what };
-        if chosen.iter().any(|(known, _)| known == name) {
+        if !seen.insert(name) {
             return Err(wrong("which they name before; once is enough".to_owned()));
         }
         if images.contains(name) {
@@ -389,11 +377,11 @@ fn choose(
                 "whose images differ in size from row to row; name what is made of them".to_owned(),
             ));
         }
-        let Some(found) = all.iter().find(|(known, _)| known == name) else {
+        let Some(found) = by_name.get(&**name) else {
             let known: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
             return Err(wrong(format!("but there are `{}`", known.join("`, `"))));
         };
-        chosen.push(found.clone());
+        chosen.push((name.clone(), (*found).clone()));
     }
     if chosen.is_empty() {
         return Err(SchemaError::Output {
@@ -402,10 +390,6 @@ fn choose(
         });
     }
     Ok(chosen)
-}
-
-fn json<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).expect("features are plain data")
 }
 
 pub(crate) fn items(shape: &[usize]) -> usize {

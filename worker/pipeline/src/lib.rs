@@ -39,13 +39,13 @@ pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaEr
 pub use draw::DrawKey;
 pub use dtype::Dtype;
 pub use feed::{LaneFeed, Load};
-pub use limit::{Finding, Limit, finding};
+pub use limit::{Finding, Limit, PREFETCH_CHOSEN_MAX, finding};
 pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
-    Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
-    TableCause, TableFault, TableRef,
+    Axis, BitOrder, Dim, ImageLayout, OPERATORS_VERSION, Operation, Operator, OperatorError,
+    OperatorFault, TableCause, TableFault, TableRef,
 };
 pub use record::Row;
 pub use room::{BatchTooLarge, Room};
-pub use shardfeed_image::JpegDecoder;
+pub use shardfeed_image::{JPEG_LIBRARY, PIXEL_CONTRACT};
 pub use tune::{Choice, Range, Reason, Reasons, Tuner};

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::account::{Account, Spent};
+use crate::account::{Account, Setup, Spent};
+use crate::tune::Reason;
 
 /// A trainer that waits no longer than this part of its time, in percent, is not kept waiting.
 const WAIT_PERCENT: u64 = 10;
@@ -166,7 +167,19 @@ pub fn finding(account: &Account) -> Finding {
     let fetched_bytes = spent.device_bytes.saturating_add(spent.store_bytes);
     let is_cold = account.is_first && percent(fetched_bytes, spent.stored_bytes) > COLD_PERCENT;
     let limit = limit(account, spent, wait_percent);
-    let because = because(account, spent, limit, wait_percent);
+    let mut because = because(account, spent, limit, wait_percent);
+    let Setup { by_place, budget_bytes, hold_bytes, .. } = account.setup;
+    if by_place && limit != Limit::MemoryBudget {
+        because += &format!(
+            "; records are read one by one, because two shuffle windows do not fit into {}, but into {}",
+            size(budget_bytes),
+            size(hold_bytes)
+        );
+    }
+    if account.setup.took_over {
+        because += "; the trainer's own process reads, because its worker was lost or stopped serving it, as the \
+                    log says";
+    }
     let mut change = change(account, spent, limit);
     let reads = matches!(limit, Limit::Storage | Limit::WindowFill | Limit::MemoryBudget);
     if is_cold && reads {
@@ -239,7 +252,8 @@ fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
         return Limit::Gathering;
     }
     // There was no room for a further batch although the trainer waited: those ahead were being made.
-    let computed = spent.parse_us + spent.write_us;
+    // By the clock: on a core that others have, too, a batch takes longer.
+    let computed = (spent.parse_us + spent.write_us).max(spent.compute_us);
     let threads = setup.computing_threads.max(1);
     let busy = percent(computed, spent.wall_us.saturating_mul(threads));
     match busy >= 100 / (threads + 1) || computed > spent.wall_us / 2 {
@@ -393,9 +407,13 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
             if busy >= BUSY_PERCENT {
                 "all reading threads wait: use faster storage, or a copy of the files nearer by"
             } else {
-                "use faster storage or a copy nearer by, a larger interleave= so that more shards are read \
-                 at once, or a larger memory_budget= so that more of them are open"
+                "use faster storage or a copy nearer by, or read more shards at once: a larger interleave=, \
+                 and a memory_budget= that is larger, too, as open shards share it"
             }
+        }
+        Limit::Inflating if !setup.compressed => {
+            "give the worker more cores, or write the shards as more and smaller ones (one thread checks and \
+             copies a shard)"
         }
         Limit::Inflating => {
             "give the worker more cores, or write the shards without compression or as more and smaller \
@@ -416,10 +434,16 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
         }
         Limit::WindowFill if spent.batches == 0 => "it takes as long as two windows take to read",
         Limit::WindowFill => "use a smaller shuffle_window=, or faster storage",
+        Limit::MemoryBudget if setup.by_place => {
+            return format!(
+                "raise memory_budget= to {} or more, or use a smaller shuffle_window=",
+                size(setup.hold_bytes.saturating_add(SIZE_STEP_BYTES))
+            );
+        }
         Limit::MemoryBudget => {
             "raise memory_budget=, or use a smaller shuffle_window= or batch_size="
         }
-        Limit::Prefetch => "raise prefetch=",
+        Limit::Prefetch => return more_ahead(setup),
         Limit::HeldBatches => {
             "keep fewer batches, or raise prefetch=, which raises what may be held"
         }
@@ -428,6 +452,25 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
         }
     };
     text.into()
+}
+
+/// Batches ahead that are chosen at most where nobody asks for a number.
+pub const PREFETCH_CHOSEN_MAX: u64 = 16;
+
+/// How there are more batches ahead. Where nobody asked for a number, any that is not larger than the one that
+/// was chosen would be fewer.
+fn more_ahead(setup: &Setup) -> String {
+    let now = setup.prefetch;
+    match setup.reasons.prefetch {
+        Reason::Asked if now >= PREFETCH_CHOSEN_MAX => format!("raise prefetch= above {now}"),
+        Reason::Asked => format!("raise prefetch= above {now}, or leave it out"),
+        Reason::AtMost => format!(
+            "set prefetch= to {} or more, with a larger memory_budget= if it does not hold them, or use a larger \
+             batch_size=",
+            2 * now.max(1)
+        ),
+        _ => format!("ask again in a minute: more batches ahead than {now} are tried as it runs"),
+    }
 }
 
 /// How long a batch takes in the slowest stage of reading, however long the trainer takes.
@@ -454,6 +497,9 @@ fn time(us: u64) -> String {
     }
 }
 
+/// A size that people shall take is said with so much more, as it is cut off.
+const SIZE_STEP_BYTES: u64 = 1_000_000;
+
 /// A size as people say it.
 fn size(bytes: u64) -> String {
     match bytes {
@@ -469,7 +515,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::account::Setup;
+    use crate::tune::Reasons;
 
     const SECOND: u64 = 1_000_000;
 
@@ -566,6 +612,36 @@ mod tests {
         ] {
             assert_eq!(found(setup(), spent).limit, limit, "{spent:?}");
         }
+        // Without compression there is none to leave out.
+        let spent = Spent { read_wait_us: 8 * SECOND, inflate_us: 9 * SECOND, ..base };
+        let advised = |compressed| found(Setup { compressed, ..setup() }, spent).change;
+        assert!(advised(true).contains("without compression"));
+        assert!(!advised(false).contains("compression"));
+    }
+
+    #[test]
+    fn a_number_of_batches_ahead_that_was_chosen_is_never_advised_to_be_lowered() {
+        let spent = Spent { room_us: 9 * SECOND, parse_us: 90_000, ..waiting(70) };
+        let advised = |prefetch, reason| {
+            let reasons = Reasons { prefetch: reason, ..Reasons::default() };
+            let found = found(Setup { prefetch, prefetch_asked: 0, reasons, ..setup() }, spent);
+            assert_eq!(found.limit, Limit::Prefetch);
+            found.change
+        };
+        assert_eq!(advised(2, Reason::Asked), "raise prefetch= above 2, or leave it out");
+        assert_eq!(advised(16, Reason::Asked), "raise prefetch= above 16");
+        assert_eq!(
+            advised(16, Reason::AtMost),
+            "set prefetch= to 32 or more, with a larger memory_budget= if it does not hold them, or use a larger \
+             batch_size="
+        );
+        assert_eq!(
+            advised(7, Reason::KeptWaiting),
+            "ask again in a minute: more batches ahead than 7 are tried as it runs"
+        );
+        // Threads that wait for cores of others are what takes the time, not too few batches.
+        let busy = Spent { compute_us: 38 * SECOND, ..spent };
+        assert_eq!(found(setup(), busy).limit, Limit::Decoding);
     }
 
     #[test]
@@ -573,7 +649,17 @@ mod tests {
         let base = Spent { room_us: 9 * SECOND, ..waiting(70) };
         let by_place = Setup { by_place: true, ..setup() };
         let spent = Spent { storage_us: 20 * SECOND, parse_us: SECOND, ..base };
-        assert_eq!(found(by_place, spent).limit, Limit::MemoryBudget);
+        let by_place = Setup { hold_bytes: 3 << 30, ..by_place };
+        let short = found(by_place, spent);
+        assert_eq!(short.limit, Limit::MemoryBudget);
+        assert_eq!(
+            short.change,
+            "raise memory_budget= to 3222 MB or more, or use a smaller shuffle_window="
+        );
+        // It is said also where something else limits.
+        let other = found(by_place, waiting(2));
+        assert_eq!(other.limit, Limit::Trainer);
+        assert!(other.because.ends_with("do not fit into 1073 MB, but into 3221 MB"), "{other:?}");
         let few = Setup { prefetch: 1, ..setup() };
         assert_eq!(found(few, base).limit, Limit::MemoryBudget);
     }
@@ -692,7 +778,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sums_have_a_finding(sums in prop::array::uniform25(any::<u32>()), waits in any::<Option<u32>>(), first in any::<bool>()) {
+        fn any_sums_have_a_finding(sums in prop::array::uniform26(any::<u32>()), waits in any::<Option<u32>>(), first in any::<bool>()) {
             let text = serde_json::to_value(Spent::default()).unwrap();
             let names = text.as_object().unwrap().keys().cloned();
             let spent = names.zip(sums.map(serde_json::Value::from)).collect();

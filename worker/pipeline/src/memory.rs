@@ -94,6 +94,19 @@ pub enum MemoryError {
         /// The smallest budget that fits this window.
         budget_fits: u64,
     },
+    /// A record does not fit.
+    #[error(
+        "{file}: has a record of {record_bytes} bytes, and memory_budget has {budget_bytes}; raise it, or leave the \
+         file out"
+    )]
+    RecordTooLarge {
+        /// The file.
+        file: String,
+        /// Bytes of the record's data.
+        record_bytes: u64,
+        /// Bytes that may be used.
+        budget_bytes: u64,
+    },
     /// Not even single batches fit.
     #[error(
         "memory_budget of {budget_bytes} bytes is too small: prefetched batches need {batch_bytes} \
@@ -113,7 +126,8 @@ pub enum MemoryError {
 impl Need {
     /// Splits in reading, bytes of a read at least and at most, and reads that each split holds.
     fn chunks(&self) -> (u64, u64, u64, u64) {
-        let splits = self.lanes.saturating_mul(self.interleave).max(1);
+        let in_lane = self.interleave.min(self.lane_samples).max(1);
+        let splits = self.lanes.max(1).saturating_mul(in_lane);
         match self.remote {
             false => (splits, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, CHUNKS_PER_SPLIT),
             // One more is in hand while records are cut from it.

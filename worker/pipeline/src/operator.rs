@@ -10,7 +10,7 @@ mod lookup;
 mod run;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_image::{JpegDecoder, Method};
+use shardfeed_image::Method;
 
 use crate::column::items;
 use crate::dtype::Dtype;
@@ -26,7 +26,7 @@ pub(crate) use run::{Column, Failed, Input, Memory, Ready};
 const ROW_ITEMS_MAX: usize = 1 << 26;
 
 /// Version of what the operators do; part of a job's identity.
-pub(crate) const OPERATORS_VERSION: u32 = 1;
+pub const OPERATORS_VERSION: u32 = 1;
 
 /// Which bit of a byte comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,8 +234,6 @@ pub enum Operation {
         /// Height and width, if all have the same; another one is an error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<[usize; 2]>,
-        /// What decodes JPEGs.
-        decoder: JpegDecoder,
     },
     /// A part of an image, as `tf.image.crop_to_bounding_box`.
     Crop {
@@ -360,7 +358,8 @@ impl Form {
 
 impl Operator {
     /// The operator as a job's identity has it, without what is another host's own.
-    pub(crate) fn for_identity(&self) -> Self {
+    #[must_use]
+    pub fn for_identity(&self) -> Self {
         let mut same = self.clone();
         if let Operation::Lookup { table, .. } = &mut same.operation {
             table.path = None;

@@ -1,5 +1,6 @@
 //! The operators of a job, in the order in which they are carried out for the rows of a part of a batch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shardfeed_tfrecord::example::{Feature, Parts};
@@ -57,6 +58,32 @@ enum Known {
     },
 }
 
+/// What each name stands for, in the order in which the names appeared.
+struct Names {
+    known: Vec<(String, Known)>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Names {
+    fn get_mut(&mut self, name: &str) -> Option<&mut Known> {
+        self.places.get(name).map(|place| &mut self.known[*place].1)
+    }
+
+    fn set(&mut self, name: &str, known: Known) {
+        if let Some(earlier) = self.get_mut(name) {
+            *earlier = known;
+            return;
+        }
+        self.places.insert(name.to_owned(), self.known.len());
+        self.known.push((name.to_owned(), known));
+    }
+
+    fn listed(&self) -> String {
+        let names: Vec<_> = self.known.iter().map(|(name, _)| name.as_str()).collect();
+        names.join("`, `")
+    }
+}
+
 /// All operators, checked against each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
@@ -93,9 +120,11 @@ impl Program {
         plans: &[Plan],
         operators: &[Operator],
     ) -> Result<(Self, Made), OperatorError> {
-        let name = |plan: &Plan| plan.spec.as_ref().map_or("record", |spec| &spec.name).to_owned();
-        let mut known: Vec<(String, Known)> =
-            plans.iter().map(|plan| (name(plan), Known::Column(plan.clone()))).collect();
+        let mut known = Names { known: Vec::new(), places: BTreeMap::new() };
+        for plan in plans {
+            let name = plan.spec.as_ref().map_or("record", |spec| &spec.name);
+            known.set(name, Known::Column(plan.clone()));
+        }
         let mut program = Self::default();
         for (number, operator) in operators.iter().enumerate() {
             let made = program.add(&mut known, number, operator).map_err(|what| OperatorError {
@@ -103,13 +132,10 @@ impl Program {
                 output: operator.output.clone(),
                 what,
             })?;
-            match known.iter_mut().find(|(name, _)| *name == operator.output) {
-                Some((_, known)) => *known = made,
-                None => known.push((operator.output.clone(), made)),
-            }
+            known.set(&operator.output, made);
         }
         let mut made = Made::default();
-        for (name, known) in known {
+        for (name, known) in known.known {
             match known {
                 Known::Column(plan) => made.columns.push((name, plan)),
                 Known::Images { is_taken: true, .. } => made.images.push(name),
@@ -127,15 +153,14 @@ impl Program {
     /// Adds one operator.
     fn add(
         &mut self,
-        known: &mut [(String, Known)],
+        known: &mut Names,
         position: usize,
         Operator { output, operation }: &Operator,
     ) -> Result<Known, String> {
         let (mut inputs, mut forms, mut chain) = (vec![], vec![], None);
         for input in operation.inputs()? {
-            let names: Vec<_> = known.iter().map(|(name, _)| name.clone()).collect();
-            let Some((_, of)) = known.iter_mut().find(|(name, _)| *name == input) else {
-                let names = names.join("`, `");
+            let Some(of) = known.get_mut(&input) else {
+                let names = known.listed();
                 return Err(format!("there is no column `{input}`; there are `{names}`"));
             };
             match of {
@@ -203,18 +228,11 @@ impl Program {
         })
     }
 
-    /// What decodes the images, if there are any.
-    pub(crate) fn decoder(operators: &[Operator]) -> Option<String> {
-        let mut names: Vec<_> = operators
-            .iter()
-            .filter_map(|operator| match &operator.operation {
-                Operation::DecodeImage { decoder, .. } => Some(decoder.name()),
-                _ => None,
-            })
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        (!names.is_empty()).then(|| names.join("+"))
+    /// Whether any of `operators` decodes images.
+    pub(crate) fn decodes(operators: &[Operator]) -> bool {
+        let decodes =
+            |operator: &Operator| matches!(operator.operation, Operation::DecodeImage { .. });
+        operators.iter().any(decodes)
     }
 
     /// Bytes of a row of what is in between.
@@ -371,10 +389,15 @@ impl Program {
             }
             made.push(column);
             // What nobody takes any more goes.
-            for (earlier, column) in self.steps.iter().zip(&mut made) {
-                if earlier.taken_by.is_none_or(|by| by <= number) {
-                    self.memory.keep(column);
+            for source in &step.inputs {
+                if let Source::Step(at) = source
+                    && self.steps[*at].taken_by == Some(number)
+                {
+                    self.memory.keep(&mut made[*at]);
                 }
+            }
+            if step.taken_by.is_none() {
+                self.memory.keep(&mut made[number]);
             }
         }
         numbers.iter_mut().for_each(|column| self.memory.keep(column));

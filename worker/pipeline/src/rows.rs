@@ -1,6 +1,8 @@
 //! Rows of a part of a batch: found in their records first, then written into the part's share of
 //! every buffer.
 
+use std::collections::BTreeMap;
+
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{
     DefaultValue, ListRef, Located, ParseError, Parts, Steps, describe,
@@ -352,9 +354,14 @@ impl<'a> Part<'a> {
             column.write_splits(plan, extent);
         }
         let columns = &mut self.columns;
+        let place = |(place, plan): (usize, &Plan)| match plan.origin {
+            Origin::Step(step) => Some((step, place)),
+            _ => None,
+        };
+        let places: BTreeMap<usize, usize> =
+            cells.plans.iter().enumerate().rev().filter_map(place).collect();
         cells.carry_out(schema, key, |step| {
-            let place = cells.plans.iter().position(|plan| plan.origin == Origin::Step(step))?;
-            Some(std::mem::take(&mut columns[place].values))
+            places.get(&step).map(|place| std::mem::take(&mut columns[*place].values))
         })
     }
 }

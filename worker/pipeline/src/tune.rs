@@ -23,8 +23,12 @@ const BUSY_PERCENT: u64 = 70;
 /// Room for batches was waited for so much of the time, in percent: planning had nothing else to do.
 const ROOM_PERCENT: u64 = 20;
 
-/// Batches that a look must have seen, to say something.
-const BATCHES_MIN: u64 = 4;
+/// A choice is made from at least so much of the trainer's time, waiting and working, and so many batches,
+const EVIDENCE_US: u64 = 500_000;
+/// See `EVIDENCE_US`;
+const EVIDENCE_BATCHES: u64 = 4;
+/// or from so much of its time, however few batches were in it.
+const EVIDENCE_ALONE_US: u64 = 2_000_000;
 
 /// A number that is chosen: as it is now, and how far it may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +115,8 @@ pub struct Tuner {
     /// The most computing threads with which the trainer was kept waiting.
     too_few: u64,
     easy_looks: u64,
+    /// What was spent when a choice was made last.
+    seen: Spent,
 }
 
 impl Tuner {
@@ -130,7 +136,9 @@ impl Tuner {
                 computing: reason(&computing),
             },
             too_few: 0,
-            easy_looks: 0,
+            // The first time that the trainer is seen not to wait is enough: nothing was tried before.
+            easy_looks: EASY_LOOKS - 1,
+            seen: Spent::default(),
             prefetch,
             reading,
             computing,
@@ -159,16 +167,24 @@ impl Tuner {
         }
     }
 
-    /// Looks at what was spent since the last look; at most one number changes.
-    pub fn look(&mut self, spent: &Spent) -> Choice {
-        if spent.batches < BATCHES_MIN || spent.wall_us == 0 {
+    /// Looks at what was spent since reading began; at most one number changes. What is too little to choose
+    /// from adds up with what is spent later, so that batches may take a millisecond or a minute.
+    /// - `total`: in `wait_us` and `work_us` also of the batch that is not taken yet.
+    pub fn look(&mut self, total: &Spent) -> Choice {
+        let spent = &total.since(&self.seen);
+        let trainer_us = spent.wait_us.saturating_add(spent.work_us);
+        let is_enough = trainer_us >= EVIDENCE_ALONE_US
+            || trainer_us >= EVIDENCE_US && spent.batches >= EVIDENCE_BATCHES;
+        if !is_enough || spent.wall_us == 0 {
             return self.choice;
         }
+        self.seen = *total;
         let wait = percent(spent.wait_us, spent.wait_us.saturating_add(spent.work_us));
         if wait >= WAIT_PERCENT {
             self.easy_looks = 0;
             self.add(spent);
-        } else if wait < EASE_PERCENT {
+        // A trainer that has no batch yet may compile for minutes, and then waits for the first one.
+        } else if wait < EASE_PERCENT && total.batches > 0 {
             self.easy_looks += 1;
             if self.easy_looks >= EASY_LOOKS {
                 self.easy_looks = 0;
@@ -244,6 +260,7 @@ mod tests {
         )
     }
 
+    /// A second of which the trainer waited for a part.
     fn spent(wait_percent: u64) -> Spent {
         Spent {
             wall_us: SECOND,
@@ -255,56 +272,117 @@ mod tests {
         }
     }
 
-    /// A machine on which so much must be computed for each second of training.
-    fn machine(cpu_us: u64, choice: Choice) -> Spent {
-        let needs_us = cpu_us / choice.computing;
-        let late_us = needs_us.saturating_sub(SECOND);
+    fn add(total: &mut Spent, more: &Spent) {
+        let mut sums = serde_json::to_value(*total).unwrap();
+        let more = serde_json::to_value(more).unwrap();
+        for (name, sum) in sums.as_object_mut().unwrap() {
+            *sum = (sum.as_u64().unwrap() + more[name].as_u64().unwrap()).into();
+        }
+        *total = serde_json::from_value(sums).unwrap();
+    }
+
+    /// A tuner, and what was spent so far.
+    struct Tuned(Tuner, Spent);
+
+    impl Tuned {
+        fn look(&mut self, more: &Spent) -> Choice {
+            add(&mut self.1, more);
+            self.0.look(&self.1)
+        }
+    }
+
+    fn tuned() -> Tuned {
+        Tuned(tuner(), Spent::default())
+    }
+
+    /// So many batches on a machine that computes `cpu_us` for each, for a trainer that works `work_us` on it.
+    fn machine(work_us: u64, cpu_us: u64, batches: u64, choice: Choice) -> Spent {
+        let wait_us = (cpu_us / choice.computing).saturating_sub(work_us) * batches;
         Spent {
-            wall_us: SECOND + late_us,
-            batches: 100,
-            wait_us: late_us,
-            work_us: SECOND,
-            room_us: SECOND,
-            compute_us: cpu_us,
+            wall_us: work_us * batches + wait_us,
+            batches,
+            wait_us,
+            work_us: work_us * batches,
+            room_us: work_us * batches + wait_us,
+            compute_us: cpu_us * batches,
             ..Spent::default()
         }
     }
 
     #[test]
+    fn no_thread_is_spared_before_the_first_batch() {
+        let after_looks = |batches| {
+            let mut tuned = tuned();
+            let easy = Spent { batches, ..spent(0) };
+            (0..4 * EASY_LOOKS).map(|_| tuned.look(&easy).computing).last()
+        };
+        assert_eq!((after_looks(0), after_looks(4)), (Some(3), Some(1)));
+    }
+
+    #[test]
     fn what_is_short_is_raised_and_why_is_said() {
-        let mut decoding = tuner();
+        let mut decoding = tuned();
         decoding.look(&Spent { compute_us: 3 * SECOND, ..spent(50) });
-        assert_eq!(decoding.choice(), Choice { prefetch: 4, reading: 4, computing: 4 });
-        assert_eq!(decoding.reasons().computing, Reason::KeptWaiting);
+        assert_eq!(decoding.0.choice(), Choice { prefetch: 4, reading: 4, computing: 4 });
+        assert_eq!(decoding.0.reasons().computing, Reason::KeptWaiting);
         decoding.look(&Spent { compute_us: 4 * SECOND, ..spent(50) });
-        assert_eq!(decoding.reasons().computing, Reason::AtMost);
-        let mut storage = tuner();
+        assert_eq!(decoding.0.reasons().computing, Reason::AtMost);
         let waits = Spent { room_us: 0, read_wait_us: SECOND, storage_us: 4 * SECOND, ..spent(50) };
-        assert_eq!(storage.look(&waits).reading, 5);
-        let mut bursts = tuner();
-        assert_eq!(bursts.look(&spent(10)).prefetch, 5);
+        assert_eq!(tuned().look(&waits).reading, 5);
+        assert_eq!(tuned().look(&spent(10)).prefetch, 5);
     }
 
     #[test]
     fn what_was_asked_for_stays() {
         let (four, two) = (Range::fixed(4), Range::fixed(2));
-        let mut tuner = Tuner::new(four, four, two);
+        let mut tuned = Tuned(Tuner::new(four, four, two), Spent::default());
         for wait in [50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 90] {
-            tuner.look(&Spent { compute_us: 2 * SECOND, ..spent(wait) });
+            tuned.look(&Spent { compute_us: 2 * SECOND, ..spent(wait) });
         }
-        tuner.fit_prefetch(1);
-        assert_eq!(tuner.choice(), Choice { prefetch: 4, reading: 4, computing: 2 });
-        assert_eq!(tuner.reasons().computing, Reason::Asked);
+        tuned.0.fit_prefetch(1);
+        assert_eq!(tuned.0.choice(), Choice { prefetch: 4, reading: 4, computing: 2 });
+        assert_eq!(tuned.0.reasons().computing, Reason::Asked);
     }
 
     #[test]
     fn a_trainer_that_does_not_wait_gets_the_cores() {
-        let mut tuner = tuner();
-        for _ in 0..100 {
-            tuner.look(&machine(SECOND / 10, tuner.choice()));
+        let mut tuned = tuned();
+        for look in 0..100 {
+            tuned.look(&machine(10_000, 1_000, 100, tuned.0.choice()));
+            assert!(look > 0 || tuned.0.choice().computing == 2, "one core at once");
         }
-        assert_eq!(tuner.choice().computing, 1);
-        assert_eq!(tuner.reasons().computing, Reason::LeftToTrainer);
+        assert_eq!(tuned.0.choice().computing, 1);
+        assert_eq!(tuned.0.reasons().computing, Reason::LeftToTrainer);
+    }
+
+    /// In virtual time: whatever a step takes, a job that computing keeps waiting gets every core, and one that
+    /// needs none leaves them, after ten minutes or as many batches at the latest.
+    #[test]
+    fn steps_of_a_millisecond_to_a_minute_are_tuned() {
+        for work_us in [1, 10, 100, 167, 300, 600, 5_000, 60_000].map(|ms| ms * 1_000) {
+            let range = |start| Range { start, least: 1, most: 4 };
+            let after = |start: u64, cpu_us: u64| {
+                let tuner = Tuner::new(Range::fixed(4), Range::fixed(4), range(start));
+                let mut tuned = Tuned(tuner, Spent::default());
+                let mut batches = 0;
+                while tuned.1.wall_us < 600 * SECOND || batches < 40 {
+                    batches += 1;
+                    tuned.look(&machine(work_us, cpu_us, 1, tuned.0.choice()));
+                }
+                tuned.0.choice().computing
+            };
+            assert_eq!(after(1, 4 * work_us), 4, "steps of {work_us} us");
+            assert_eq!(after(4, work_us / 10), 1, "steps of {work_us} us");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_waited_for_is_enough_to_choose_from() {
+        let mut tuned = tuned();
+        let waits = Spent { batches: 0, compute_us: 3 * SECOND / 2, ..spent(100) };
+        let waits = Spent { wall_us: SECOND / 2, wait_us: SECOND / 2, ..waits };
+        (0..3).for_each(|_| assert_eq!(tuned.look(&waits).computing, 3, "too short a time"));
+        assert_eq!(tuned.look(&waits).computing, 4);
     }
 
     proptest! {
@@ -312,14 +390,14 @@ mod tests {
         fn any_figures_leave_every_number_within_its_range(
             looks in prop::collection::vec(prop::array::uniform8(0u64..20 * SECOND), 1..60),
         ) {
-            let mut tuner = tuner();
+            let mut tuned = tuned();
             for [wait_us, work_us, room_us, read_wait_us, storage_us, compute_us, wall_us, batches] in looks {
                 let spent = Spent {
                     wait_us, work_us, room_us, read_wait_us, storage_us, compute_us, wall_us, batches,
                     ..Spent::default()
                 };
-                let before = tuner.choice();
-                let Choice { prefetch, reading, computing } = tuner.look(&spent);
+                let before = tuned.0.choice();
+                let Choice { prefetch, reading, computing } = tuned.look(&spent);
                 prop_assert!((1..=16).contains(&prefetch) && (4..=16).contains(&reading));
                 prop_assert!((1..=4).contains(&computing));
                 let moved = prefetch.abs_diff(before.prefetch)
@@ -330,17 +408,17 @@ mod tests {
         }
 
         #[test]
-        fn settles_under_a_steady_load(cpu_us in 0u64..6 * SECOND) {
-            let mut tuner = tuner();
+        fn settles_under_a_steady_load(cpu_us in 0u64..60_000) {
+            let mut tuned = tuned();
             for _ in 0..300 {
-                tuner.look(&machine(cpu_us, tuner.choice()));
+                tuned.look(&machine(10_000, cpu_us, 100, tuned.0.choice()));
             }
-            let settled = tuner.choice();
+            let settled = tuned.0.choice();
             for _ in 0..300 {
-                prop_assert_eq!(tuner.look(&machine(cpu_us, tuner.choice())), settled);
+                prop_assert_eq!(tuned.look(&machine(10_000, cpu_us, 100, tuned.0.choice())), settled);
             }
             // With one thread fewer the trainer would wait, or it has no thread too many.
-            prop_assert!(settled.computing <= 4 && settled.computing * SECOND * 2 >= cpu_us.min(4 * SECOND));
+            prop_assert!(settled.computing <= 4 && settled.computing * 20_000 >= cpu_us.min(40_000));
         }
     }
 }

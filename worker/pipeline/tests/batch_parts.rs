@@ -21,6 +21,8 @@ impl Watch for Parts {
     fn end(&self, stage: Stage, _: Begun) {
         self.0.fetch_add(usize::from(stage == Stage::Parse), Ordering::Relaxed);
     }
+
+    fn suspect_images(&self, _: u64) {}
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Our image operators beside TensorFlow's, as `goldens/make_images.py` recorded them.
 //!
-//! Exact where both only move samples. Two JPEG decoders differ by a few of 255, and so do the weights of
-//! two resizers in their last bits: how far is what `Near` says.
+//! Exact where both only move samples, and where both decode accurately. The weights of two resizers differ in
+//! their last bits: how far is what `Near` says.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -16,7 +16,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardfeed_pipeline::{Dtype, JpegDecoder, Operation, Operator};
+use shardfeed_pipeline::{Dtype, Operator};
 
 use dice::{Dice, disturb, rounds};
 use sample::ours;
@@ -67,19 +67,12 @@ struct Near {
     mean: f64,
 }
 
-fn near(name: &str, dtype: Dtype, decoder: JpegDecoder) -> Near {
+fn near(name: &str, dtype: Dtype) -> Near {
     let exact = Near { most: 0.0, mean: 0.0 };
-    // TensorFlow has the same library; four colours are turned into three by zune-jpeg.
-    if decoder == JpegDecoder::Turbo && name.starts_with("accurate") && !name.contains("cmyk") {
-        return exact;
-    }
     // A gamma in the file is not applied; TensorFlow does where it makes grey of colours.
     if name.starts_with("png gamma to 1") {
         let scale = if dtype == Dtype::Uint8 { 1.0 } else { 257.0 };
         return Near { most: 10.0 * scale, mean: 2.0 * scale };
-    }
-    if name.starts_with("accurate") {
-        return Near { most: 3.0, mean: 0.5 };
     }
     // TensorFlow's default is the faster, less accurate of its methods.
     if name.starts_with("jpeg") || name.starts_with("hostile") {
@@ -110,22 +103,8 @@ fn goldens() -> Vec<Case> {
     cases
 }
 
-/// The same operators with another decoder of JPEGs.
-fn decoded_by(mut operators: Vec<Operator>, by: JpegDecoder) -> Vec<Operator> {
-    for operator in &mut operators {
-        if let Operation::DecodeImage { decoder, .. } = &mut operator.operation {
-            *decoder = by;
-        }
-    }
-    operators
-}
-
 #[test]
 fn image_operators_give_what_tensorflow_gives() {
-    JpegDecoder::built().for_each(check_goldens);
-}
-
-fn check_goldens(decoder: JpegDecoder) {
     let cases = goldens();
     assert!(cases.len() > 350);
     let (mut kinds, mut wrong) = (BTreeSet::new(), vec![]);
@@ -135,7 +114,7 @@ fn check_goldens(decoder: JpegDecoder) {
             (name, rows.iter().map(|row| BASE64_STANDARD.decode(row).unwrap()).collect())
         };
         let columns = columns.into_iter().map(strings).collect();
-        match (ours(&columns, decoded_by(operators, decoder)), answer) {
+        match (ours(&columns, operators), answer) {
             (
                 Ok((dtype, shape, bytes)),
                 Answer::Ok { dtype: wanted, shape: like, bytes: theirs },
@@ -156,7 +135,7 @@ fn check_goldens(decoder: JpegDecoder) {
                 let apart: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
                 let most = apart.iter().copied().fold(0.0, f64::max);
                 let mean = apart.iter().sum::<f64>() / apart.len() as f64;
-                let near = near(&name, dtype, decoder);
+                let near = near(&name, dtype);
                 if most > near.most || mean > near.mean {
                     wrong.push(format!("{name}: {most} apart, {mean} in the mean"));
                 }
@@ -170,8 +149,7 @@ fn check_goldens(decoder: JpegDecoder) {
             }
         }
     }
-    let by = decoder.name();
-    assert!(wrong.is_empty(), "{} are wrong by {by}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(
         Vec::from_iter(kinds).join(" "),
         "accurate crop flip hostile jpeg layout png resize"
@@ -187,18 +165,14 @@ fn disturbed_images_are_images_or_errors() {
     let cases: Vec<Case> = goldens().into_iter().filter(of_decoding).collect();
     let whole: Vec<Vec<u8>> =
         cases.iter().map(|case| BASE64_STANDARD.decode(&case.columns["x"][0]).unwrap()).collect();
-    JpegDecoder::built().for_each(|decoder| check_disturbed(&cases, &whole, decoder));
-}
-
-fn check_disturbed(cases: &[Case], whole: &[Vec<u8>], decoder: JpegDecoder) {
     let (mut good, mut bad) = (0, 0);
     for (number, case) in cases.iter().enumerate() {
         for round in 0..rounds(4) {
             let mut dice = Dice((number as u64) << 32 | round);
             let mut image = whole[number].clone();
-            disturb(&mut image, whole, &mut dice);
+            disturb(&mut image, &whole, &mut dice);
             let columns = BTreeMap::from([("x".to_owned(), vec![image])]);
-            match ours(&columns, decoded_by(case.operators.clone(), decoder)) {
+            match ours(&columns, case.operators.clone()) {
                 Ok(_) => good += 1,
                 Err(error) => {
                     assert!(error.starts_with("column `"), "{error}");
@@ -207,7 +181,7 @@ fn check_disturbed(cases: &[Case], whole: &[Vec<u8>], decoder: JpegDecoder) {
             }
         }
     }
-    assert!(good > 0 && bad > 0, "{}: {good} images, {bad} errors", decoder.name());
+    assert!(good > 0 && bad > 0, "{good} images, {bad} errors");
 }
 
 #[test]
@@ -216,7 +190,7 @@ fn every_image_that_cannot_be_used_says_why() {
     let image = BASE64_STANDARD.decode(&case.columns["x"][0]).unwrap();
     let decode = |size: Value| {
         json!({"decode_image":
-            {"input": "x", "channels": 3, "dtype": "uint8", "size": size, "decoder": "zune-jpeg"}})
+            {"input": "x", "channels": 3, "dtype": "uint8", "size": size}})
     };
     let crop = json!({"crop": {"input": "y", "size": [1000, 1]}});
     let random = json!({"random_crop": {"input": "y", "size": [1, 1000]}});

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::{Assembler, DrawKey, JpegDecoder, RecordSpec, Row, Schema};
+use shardfeed_pipeline::{Assembler, DrawKey, PIXEL_CONTRACT, RecordSpec, Row, Schema};
 
 use common::{Stored, key, stored};
 
@@ -150,7 +150,7 @@ fn images_of_many_sizes_are_in_no_batch() {
             .map_err(|error| error.to_string())
     };
     let decode = json!({"output": "image", "operation":
-        {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8", "decoder": "zune-jpeg"}}});
+        {"decode_image": {"input": "record", "channels": 3, "dtype": "uint8"}}});
     let resize = json!({"output": "small", "operation":
         {"resize": {"input": "image", "size": [4, 5], "method": "bilinear", "antialias": true}}});
     let error = new(json!([decode]), Value::Null).unwrap_err();
@@ -193,9 +193,9 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
         json!({"flip": {"input": "image", "axis": "vertical", "probability": 1.1}}),
         json!({"resize": {"input": "image", "size": [1 << 20, 1 << 20], "method": "nearest", "antialias": false}}),
         json!({"resize": {"input": "image", "size": [1, 1], "method": "nearest", "antialias": false, "dtype": "int8"}}),
-        json!({"decode_image": {"input": "image", "channels": 3, "dtype": "uint8", "decoder": "zune-jpeg"}}),
-        json!({"decode_image": {"input": "record", "channels": 2, "dtype": "uint8", "decoder": "zune-jpeg"}}),
-        json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32", "decoder": "zune-jpeg"}}),
+        json!({"decode_image": {"input": "image", "channels": 3, "dtype": "uint8"}}),
+        json!({"decode_image": {"input": "record", "channels": 2, "dtype": "uint8"}}),
+        json!({"decode_image": {"input": "record", "channels": 3, "dtype": "float32"}}),
         json!({"crop": {"input": "record", "size": [3, 3]}}),
         json!({"reshape": {"input": "image", "shape": ["image", 24, 3]}}),
         json!({"reshape": {"input": "image", "shape": ["image", -1, 3]}}),
@@ -262,24 +262,11 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
 }
 
 #[test]
-fn a_decoder_that_was_not_built_is_told_before_anything_is_read() {
-    for decoder in JpegDecoder::ALL {
-        let decode = json!({"decode_image":
-            {"input": "record", "channels": 3, "dtype": "uint8", "size": [4, 5], "decoder": decoder.name()}});
-        let operators = json!([{"output": "image", "operation": decode}]);
-        let spec: RecordSpec = serde_json::from_value(json!({"operators": operators})).unwrap();
-        match Schema::new(spec) {
-            Ok(schema) => {
-                assert_eq!(schema.decoder(), decoder.name(), "it is in the job's identity");
-            }
-            Err(error) => {
-                assert!(!decoder.is_built(), "{error}");
-                assert_eq!(
-                    error.to_string(),
-                    "operator 0 (output `image`): this build has no JPEG decoder `turbojpeg`, only zune-jpeg; build \
-                     shardfeed with the cargo feature `turbojpeg`, as its README says"
-                );
-            }
-        }
-    }
+fn a_job_that_decodes_images_pins_the_pixel_contract() {
+    let decode = json!({"decode_image":
+        {"input": "record", "channels": 3, "dtype": "uint8", "size": [4, 5]}});
+    let operators = json!([{"output": "image", "operation": decode}]);
+    let spec: RecordSpec = serde_json::from_value(json!({"operators": operators})).unwrap();
+    assert_eq!(Schema::new(spec).unwrap().decoder(), PIXEL_CONTRACT);
+    assert_eq!(Schema::raw().decoder(), "none");
 }

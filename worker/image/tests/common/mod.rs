@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test program takes what it needs of it.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use shardfeed_image::{Decoding, Depth, Encoded, ImageError, JpegDecoder, Region, Size, View};
+use shardfeed_image::{Decoding, Depth, Encoded, ImageError, Region, Size, View};
 
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -98,8 +98,8 @@ pub(crate) fn with_scans_missing(jpeg: &[u8]) -> Vec<Vec<u8>> {
     ends.into_iter().map(|end| [&jpeg[..end], &[0xff, 0xd9]].concat()).collect()
 }
 
-pub(crate) fn decoding(jpeg: JpegDecoder, channels: usize) -> Decoding {
-    Decoding { channels, depth: Depth::Eight, jpeg }
+pub(crate) fn decoding(channels: usize) -> Decoding {
+    Decoding { channels, depth: Depth::Eight }
 }
 
 /// All of an image.

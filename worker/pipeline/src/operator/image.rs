@@ -4,7 +4,7 @@
 //! declared but not carried out: a row goes through the whole chain at once, so that no more of an image
 //! is decoded than is needed, and one image a thread is in memory.
 
-use shardfeed_image::{Decoding, Encoded, ImageError, Region, Resizer, Sample, Size, View};
+use shardfeed_image::{Decoding, Encoded, Health, Region, Resizer, Sample, Size, View};
 use shardfeed_plan::Draws;
 
 use super::run::{Input, Memory, OperatorFault};
@@ -92,8 +92,8 @@ impl Scratch {
     }
 }
 
-/// Bytes in work of an image for each byte of its pixels: these, what the decoder has of them, and what
-/// mirroring and resizing make.
+/// Bytes in work of an image for each byte of its pixels: these, rows of the decoder, and what mirroring and
+/// resizing make.
 const IMAGE_SHARE: usize = 4;
 
 /// Makes room for an image.
@@ -109,7 +109,7 @@ fn room(words: &mut Vec<u64>, bytes: usize) -> Result<&mut [u8], OperatorFault> 
 impl Chain {
     /// Images of encoded strings.
     pub(crate) fn decoded(operation: &Operation, input: &Form) -> Result<Self, String> {
-        let Operation::DecodeImage { channels, dtype, size, decoder, .. } = operation else {
+        let Operation::DecodeImage { channels, dtype, size, .. } = operation else {
             unreachable!("only decode_image decodes images");
         };
         if input.dtype != Dtype::Bytes || input.items() != 1 {
@@ -130,10 +130,7 @@ impl Chain {
         if let Some(size) = size {
             check_size(size)?;
         }
-        if !decoder.is_built() {
-            return Err(ImageError::NoDecoder(*decoder).to_string());
-        }
-        let source = Source::Encoded(Decoding { channels: *channels, depth, jpeg: *decoder });
+        let source = Source::Encoded(Decoding { channels: *channels, depth });
         let (dtype, channels, stages) = (*dtype, *channels, vec![]);
         Ok(Self { source, dtype, channels, source_size: size, stages, resized: None, size })
     }
@@ -262,7 +259,9 @@ impl Chain {
         out: &mut [u8],
     ) -> Result<(), OperatorFault> {
         let Scratch { resizer, pixels, flipped } = scratch;
-        let permit = |size: Size, pixel: usize| memory.image(IMAGE_SHARE * size.pixels() * pixel);
+        let permit = |size: Size, pixel: usize, held: usize| {
+            memory.image(IMAGE_SHARE * size.pixels() * pixel + held)
+        };
         let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
         match &self.source {
             Source::Encoded(decoding) => {
@@ -277,9 +276,11 @@ impl Chain {
                 let (region, turned) = self.part(size, draws)?;
                 let needed = encoded.needed(region);
                 // Of a part the decoder may still have all.
-                let _permit = permit(size, pixel_bytes);
+                let _permit = permit(size, pixel_bytes, encoded.held_bytes());
                 let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
-                encoded.decode(needed, bytes)?;
+                if encoded.decode(needed, bytes)? == Health::Suspect {
+                    memory.count_suspect_image();
+                }
                 let (top, left) = (region.top - needed.top, region.left - needed.left);
                 let region = Region { top, left, size: region.size };
                 let view = View { bytes, size: needed.size, pixel_bytes, region };
@@ -316,7 +317,7 @@ impl Chain {
                     return Err(OperatorFault::Length { dtype, shape, expected, found });
                 }
                 let (region, turned) = self.part(size, draws)?;
-                let _permit = permit(size, pixel_bytes);
+                let _permit = permit(size, pixel_bytes, 0);
                 // Strings lie anywhere; numbers are read from where they may lie.
                 let aligned = room(pixels, bytes.len())?;
                 aligned.copy_from_slice(bytes);

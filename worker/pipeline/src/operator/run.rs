@@ -1,5 +1,6 @@
 //! Carrying out one operator for some rows.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_image::{ImageError, Size};
@@ -24,6 +25,8 @@ struct Shared {
     state: Mutex<State>,
     /// An image is done.
     done: Condvar,
+    /// See [`Memory::take_suspect_images`].
+    suspect_images: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,16 @@ impl Memory {
         }
         state.image_bytes = state.image_bytes.saturating_add(bytes);
         ImagePermit { memory: self, bytes }
+    }
+
+    /// Counts an image that was decoded although its data is suspect.
+    pub(crate) fn count_suspect_image(&self) {
+        self.shared.suspect_images.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Images counted since the last call.
+    pub(crate) fn take_suspect_images(&self) -> u64 {
+        self.shared.suspect_images.swap(0, Ordering::Relaxed)
     }
 
     /// Memory for images.

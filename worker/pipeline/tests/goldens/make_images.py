@@ -161,7 +161,7 @@ def cases():
     """Name, strings of each column, operators, TensorFlow's answer as a function of nothing."""
 
     def decoding(data, channels, dtype, size):
-        fields = {"input": "x", "channels": channels, "dtype": dtype, "size": size, "decoder": "zune-jpeg"}
+        fields = {"input": "x", "channels": channels, "dtype": dtype, "size": size}
         return ({"x": [data]}, [("x", "decode_image", fields)])
 
     for name, data in jpegs():
@@ -242,7 +242,7 @@ def cases():
     # A chain, as training has it: part of a picture, another size, mirrored, channels first.
     data = png(picture(3), 2, 8)
     operators = [
-        ("y", "decode_image", {"input": "x", "channels": 3, "dtype": "uint8", "decoder": "zune-jpeg"}),
+        ("y", "decode_image", {"input": "x", "channels": 3, "dtype": "uint8"}),
         ("y", "crop", {"input": "y", "size": [16, 14], "offset": [3, 2]}),
         ("y", "flip", {"input": "y", "axis": "horizontal", "probability": 1.0}),
         ("y", "crop", {"input": "y", "size": [11, 9], "offset": [2, 3]}),
