@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
-use shardfeed_plan::{Digest, EpochPlan, Line, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, EPOCHS, EpochPlan, Line, Segment, Shuffle, Steps, Tail};
 
 const CASES: usize = 4_000;
 
@@ -38,8 +38,8 @@ prop_compose! {
         counts in prop::collection::vec(prop_oneof![Just(0u64), 0u64..30], 1..14)
             .prop_filter("some samples", |c| c.iter().any(|&n| n > 0)),
         content in any::<[u8; 32]>(),
-        (seed, epoch) in any::<(u64, u64)>(),
-        enabled in prop::bool::weighted(0.9),
+        (seed, epoch) in (any::<u64>(), 0..EPOCHS),
+        enabled in prop::bool::weighted(0.8),
         (window, interleave, block_length) in (prop_oneof![1u64..14, Just(500)], 1u64..7, 1u64..4),
         tail in prop_oneof![Just(Tail::Drop), Just(Tail::Pad), Just(Tail::Uneven)],
         limit in prop::option::weighted(0.25, 1u64..200),
@@ -156,14 +156,16 @@ fn agrees_with_the_oracle_on_thousands_of_cases() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(answers.len(), CASES);
-    let (mut histories, mut lists) = (0, 0);
+    let (mut histories, mut lists, mut plain) = (0, 0, 0);
     for (case, expected) in cases.iter().zip(&answers) {
         assert_eq!(&answer(case), expected, "case: {}", question(case));
         histories += usize::from(case.segments.len() > 1);
+        plain += usize::from(!case.shuffle.enabled && case.shuffle.interleave > 1);
         lists += usize::from(case.segments.iter().any(|s| matches!(s.steps, Steps::PerRank(_))));
     }
     // The agreement means little if the cases are plain.
     assert!(histories > CASES / 3 && lists > CASES / 20, "{histories} histories, {lists} lists");
+    assert!(plain > CASES / 20, "{plain} take turns without a shuffle");
 }
 
 #[test]

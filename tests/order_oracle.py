@@ -3,7 +3,7 @@
 It materializes everything (line, lanes, every slot) and is slow on purpose. How to run it:
 
     python3 tests/order_oracle.py < cases.jsonl    # one JSON case a line in, one answer a line out
-    python3 tests/order_oracle.py --selftest       # the Philox vectors of section 1
+    python3 tests/order_oracle.py --selftest       # the test vectors of section 1
 
 A case has the inputs of ORDER.md as keys: counts, digest (hex), seed, epoch, shuffle, window,
 interleave, block_length, tail, limit (or null), segments ([[C, B, steps], ...]), world_size.
@@ -92,13 +92,12 @@ def shuffled(u, w, key_a, key_b):
     return [sample for j, block in enumerate(blocks) for sample in permuted(block, key_b, j)]
 
 def first_lanes(case, line, digest, C):
-    lanes = cut(line, C)
+    lanes = [interleaved(lane, case["interleave"], case["block_length"]) for lane in cut(line, C)]
     if case["shuffle"]:
         for l in range(C):
             a, b = (make_key(label, digest, case["seed"], case["epoch"], C, l)
                     for label in ("window a", "window b"))
-            u = interleaved(lanes[l], case["interleave"], case["block_length"])
-            lanes[l] = shuffled(u, case["window"], a, b)
+            lanes[l] = shuffled(lanes[l], case["window"], a, b)
     return lanes
 
 # Sections 5 to 7: steps, segments, the end of an epoch.
@@ -131,7 +130,7 @@ def require(condition, message):
 def check(case):
     require(case["counts"] and min(case["counts"]) >= 0 and sum(case["counts"]) >= 1, "counts")
     require(len(bytes.fromhex(case["digest"])) == 32, "digest")
-    require(0 <= case["seed"] <= MASK64 and 0 <= case["epoch"] <= MASK64, "seed or epoch")
+    require(0 <= case["seed"] <= MASK64 and 0 <= case["epoch"] < 2**48, "seed or epoch")
     for name in ("window", "interleave", "block_length", "limit", "world_size"):
         require(case[name] is None and name == "limit" or case[name] >= 1, name)
     require(case["tail"] in ("drop", "pad", "uneven"), "tail")
@@ -185,6 +184,12 @@ def selftest():
     assert words % zero == "6627e8d5 e169c58d bc57ac4c 9b00dbd8"
     pi = philox((0xA4093822, 0x299F31D0), (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344))
     assert words % pi == "d16cfe09 94fdcceb 5001e420 24126ea1"
+    key = make_key("line", bytes(32), 1, 2)
+    assert permutation(8, key, 5) == [1, 0, 4, 3, 6, 5, 2, 7]
+    source, n = draws(key, 5), 2**63 + 1
+    bounded = [below(n, source) for _ in range(3)]
+    assert bounded == [8555058523193892907, 4101456112154868536, 7548536439666434288]
+    assert next(source) == list(zip(range(6), draws(key, 5)))[5][1]  # draws 1 and 2 were rejected
     print("selftest ok")
 
 def answer(case):

@@ -6,8 +6,8 @@ use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiti
 use shardfeed_plan::{Segment, Token};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, Command, CursorReport, JoinSession, LeaseRef, Refusal, RegisterJob, SessionId,
-    StartRank, State, Verdict,
+    Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, Refusal,
+    RegisterJob, SessionId, StartRank, State, Verdict,
 };
 
 /// The scheduler of one process. Whatever starts later under the same rank fences what was there.
@@ -35,6 +35,7 @@ impl Default for LocalControl {
             endpoint: String::new(),
             decoders: vec![],
             proved: false,
+            data_roots: vec![],
             ttl_ms: u64::from(u32::MAX),
         };
         if let Ok(Answer::Joined { session }) = local.apply(Change::JoinSession(join)) {
@@ -49,7 +50,7 @@ impl Local {
     fn apply(&mut self, change: Change) -> Result<Answer, ControlError> {
         self.index += 1;
         let (request_id, principal) = (String::new(), "local".to_owned());
-        let command = Command { request_id, principal, now_ms: 0, change };
+        let command = Command { request_id, principal, scope: vec![], now_ms: 0, change };
         self.state.apply(self.index, &command).answer.map_err(|refusal| refused(&refusal))
     }
 
@@ -70,7 +71,7 @@ impl LocalControl {
 
 impl Control for LocalControl {
     fn register(&self, job: &JobSpec, _waiting: Waiting<'_>) -> Result<(), ControlError> {
-        let JobSpec { name, dataset, identity } = job.clone();
+        let JobSpec { name, dataset, identity, .. } = job.clone();
         if identity.is_dynamic() {
             let message = format!(
                 "job `{name}` has mode=\"dynamic\", whose samples a coordinator hands out; pass \
@@ -78,7 +79,9 @@ impl Control for LocalControl {
             );
             return Err(WireError::new(ErrorKind::Invalid, message));
         }
-        self.lock().apply(Change::RegisterJob(RegisterJob { name, identity, dataset })).map(drop)
+        let record_spec_chunks = vec![];
+        let register = RegisterJob { name, identity, dataset, record_spec_chunks };
+        self.lock().apply(Change::RegisterJob(register)).map(drop)
     }
 
     fn lease(&self, request: &LeaseRequest, _waiting: Waiting<'_>) -> Result<Lease, ControlError> {
@@ -91,7 +94,10 @@ impl Control for LocalControl {
             limit: request.limit,
             session: local.session,
             trainer: request.trainer.clone(),
+            peer: None,
             intent: request.intent.clone(),
+            // Here nobody hands samples out.
+            doubt: DoubtPolicy::default(),
         };
         match local.apply(Change::StartRank(start))? {
             Answer::Started(started) => Ok(Lease {
@@ -120,9 +126,10 @@ impl Control for LocalControl {
         local.apply(Change::Report { cursors }).map(drop)
     }
 
-    fn release(&self, lease: &Lease) {
+    fn release(&self, lease: &Lease, is_told: bool) {
         // One that is stale already has nothing to release.
-        let _ = self.lock().apply(Change::EndRank { lease: reference(lease) });
+        let _ =
+            self.lock().apply(Change::EndRank { lease: reference(lease), is_told, failure: None });
     }
 
     fn latest(&self, job: &str, _waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
@@ -142,6 +149,7 @@ fn refused(refusal: &Refusal) -> ControlError {
         Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
         Refusal::Superseded { .. } => ErrorKind::Superseded,
         Refusal::Fenced { .. } => ErrorKind::Fenced,
+        Refusal::Replaced { .. } => ErrorKind::Replaced,
         _ => ErrorKind::Invalid,
     };
     WireError::new(kind, refusal.to_string())
@@ -149,9 +157,10 @@ fn refused(refusal: &Refusal) -> ControlError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use shardfeed_agent::Take;
+    use shardfeed_agent::{EncodedSpec, Take};
     use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
 
     use super::*;
@@ -160,10 +169,11 @@ mod tests {
         let content = Digest::from_bytes([0; 32]);
         let shuffle =
             Shuffle { content, seed, enabled: true, window: 1, interleave: 1, block_length: 1 };
-        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+        let record_spec = Arc::new(EncodedSpec::raw());
+        let (records, decoder) = (record_spec.records(), "none".to_owned());
         let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
-        JobSpec { name: "train".into(), dataset: String::new(), identity }
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
+        JobSpec { name: "train".into(), dataset: String::new(), identity, record_spec }
     }
 
     fn request(steps: u64) -> LeaseRequest {
@@ -183,6 +193,8 @@ mod tests {
             },
             epoch: 2,
             segments,
+            doubt: shardfeed_agent::DoubtPolicy::default(),
+            peer: None,
         }
     }
 
@@ -235,8 +247,9 @@ mod tests {
         // And a control that grants nothing says so of one that was leased all the same.
         control.register(&job(1), &mut always).unwrap();
         let lease = control.lease(&request(0), &mut always).unwrap();
+        let wait = Duration::ZERO;
         let take =
-            Take { epoch: 0, started: 0, known: 0, wants: 1, released: None, wait: Duration::ZERO };
+            Take { epoch: 0, started: 0, known: 0, wants: 1, ahead: 0, released: None, wait };
         assert_eq!(control.take(&lease, &take, &mut always).unwrap_err().message, error.message);
     }
 }

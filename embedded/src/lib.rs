@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 pub use control::LocalControl;
 pub use shardfeed_client::{
-    Account, CacheChoice, CacheOptions, ClusterOptions, Contents, CorruptBudget, Dataset,
-    Delivered, Finding, Limit, LoadError, Loader, LoaderOptions, LoaderStats, Next, OpenProgress,
-    PrefetchStats, Reason, RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, Spent, What,
-    account_from, default_budget_bytes, default_worker_socket, finding, trace, use_threads,
+    Account, CacheChoice, CacheOptions, ClusterOptions, Commit, Contents, CorruptBudget, Dataset,
+    Delivered, DoubtPolicy, EncodedSpec, Finding, GrantStats, Limit, LoadError, Loader,
+    LoaderOptions, LoaderStats, Next, Offer, Offered, OpenProgress, PrefetchStats, Reason,
+    RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, Spent, What, account_from,
+    default_budget_bytes, default_worker_socket, finding, interleave_default, trace, use_threads,
     worker_answers, worker_timeline,
 };
 

@@ -46,6 +46,9 @@ pub struct ListedFile {
     /// What an object store calls its content, if it has a word for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
+    /// Time of the last modification in ns since 1970; a string in JSON. Absent: not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "as_optional_text")]
+    pub changed_ns: Option<i128>,
 }
 
 /// What scanning a part of a dataset's files found, in manifest order.
@@ -293,6 +296,8 @@ fn check_paths<'a>(
             "the path is too long"
         } else if path.contains('\0') {
             "the path has a zero byte"
+        } else if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            "the path has a component that names no file"
         } else if last.is_some_and(|last| last.as_bytes() >= path.as_bytes()) {
             "it does not follow the path before it in bytewise order"
         } else {
@@ -322,6 +327,30 @@ mod as_text {
     }
 }
 
+/// As [`as_text`], where it is present.
+mod as_optional_text {
+    use serde::{Deserializer, Serializer};
+
+    use super::as_text;
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<i128>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => as_text::serialize(value, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<i128>, D::Error> {
+        as_text::deserialize(from).map(Some)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,7 +373,12 @@ mod tests {
 
     #[test]
     fn reads_back_what_it_wrote() {
-        let files = ["a", "b/c"].map(|path| ListedFile { path: path.into(), size: 3, etag: None });
+        let files = ["a", "b/c"].map(|path| ListedFile {
+            path: path.into(),
+            size: 3,
+            etag: None,
+            changed_ns: None,
+        });
         let listing = ListingChunk::new(files.to_vec());
         let bytes = listing.encode().unwrap();
         assert_eq!(ListingChunk::decode(&bytes), Ok(listing));

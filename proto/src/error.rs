@@ -90,14 +90,16 @@ fn code_of(kind: ErrorKind) -> Code {
         | ErrorKind::WrongVersion
         | ErrorKind::Cordoned
         | ErrorKind::Cancelled => Code::FailedPrecondition,
-        ErrorKind::Fenced | ErrorKind::Superseded | ErrorKind::Conflict => Code::Aborted,
+        ErrorKind::Fenced | ErrorKind::Replaced | ErrorKind::Superseded | ErrorKind::Conflict => {
+            Code::Aborted
+        }
         ErrorKind::Identity => Code::AlreadyExists,
         ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
         ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Corrupt | ErrorKind::Changed | ErrorKind::Data => Code::DataLoss,
         ErrorKind::Storage | ErrorKind::Memory => Code::ResourceExhausted,
-        ErrorKind::Cache | ErrorKind::Unspecified => Code::Internal,
+        ErrorKind::Unspecified => Code::Internal,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The order's types from their messages, validated, and back.
 
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, PlanError, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
+    Digest, Intent, JobIdentity, Mode, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps,
+    Tail,
 };
 
 use crate::common::v1 as wire;
@@ -61,7 +62,11 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
     };
     shuffle.validate()?;
     Segment::start(message.lanes, message.lanes, 1)?;
-    let wire::JobIdentity { lanes, operators, decoder, mode, .. } = message;
+    let wire::JobIdentity { lanes, operators, decoder, mode, record_spec, .. } = message;
+    let records = match operators.is_empty() {
+        true => Records::RecordSpec(digest_from("record_spec", &record_spec)?),
+        false => Records::Operators(operators),
+    };
     let mode = match wire::Mode::try_from(mode) {
         // A sender from before there were two.
         Ok(wire::Mode::Deterministic | wire::Mode::Unspecified) => Mode::Deterministic,
@@ -69,7 +74,8 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
         // Taken for another one it would be another job.
         Err(_) => return Err(InvalidMessage::Missing("mode")),
     };
-    Ok(JobIdentity { shuffle, lanes, tail, mode, operators, decoder })
+    mode.check_tail(tail)?;
+    Ok(JobIdentity { shuffle, lanes, tail, mode, records, decoder })
 }
 
 /// A job's identity as a message.
@@ -84,6 +90,10 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         Mode::Deterministic => wire::Mode::Deterministic,
         Mode::Dynamic => wire::Mode::Dynamic,
     };
+    let (record_spec, operators) = match &identity.records {
+        Records::RecordSpec(digest) => (digest.as_bytes().to_vec(), String::new()),
+        Records::Operators(line) => (vec![], line.clone()),
+    };
     wire::JobIdentity {
         content: content.as_bytes().to_vec(),
         seed: *seed,
@@ -93,9 +103,10 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         block_length: *block_length,
         lanes: identity.lanes,
         tail: tail.into(),
-        operators: identity.operators.clone(),
+        operators,
         decoder: identity.decoder.clone(),
         mode: mode.into(),
+        record_spec,
     }
 }
 
@@ -180,18 +191,26 @@ mod tests {
             interleave: 2,
             block_length: 1,
         };
-        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+        let (records, decoder) = (Records::Operators("raw/1".into()), "none".to_owned());
         let identity = JobIdentity {
             shuffle,
             lanes: 4,
             tail: Tail::Uneven,
             mode: Mode::Deterministic,
-            operators,
+            records,
             decoder,
         };
         assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity.clone()));
+        let records = Records::RecordSpec(Digest::from_bytes([9; 32]));
+        let identity = JobIdentity { records, ..identity };
+        assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity.clone()));
+        let lacking = wire::JobIdentity { record_spec: vec![], ..identity_to(&identity) };
+        assert!(matches!(identity_from(Some(lacking)), Err(InvalidMessage::Digest { .. })));
         let dynamic = JobIdentity { mode: Mode::Dynamic, ..identity };
         assert_eq!(identity_from(Some(identity_to(&dynamic))), Ok(dynamic.clone()));
+        let equal = JobIdentity { tail: Tail::Pad, ..dynamic.clone() };
+        let refused = PlanError::DynamicTail { tail: Tail::Pad };
+        assert_eq!(identity_from(Some(identity_to(&equal))), Err(refused.into()));
         let unknown = wire::JobIdentity { mode: 77, ..identity_to(&dynamic) };
         assert_eq!(identity_from(Some(unknown)), Err(InvalidMessage::Missing("mode")));
         let segments = vec![

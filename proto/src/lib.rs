@@ -34,6 +34,7 @@ pub mod chunk;
 mod endpoint;
 mod error;
 mod job;
+mod record_spec;
 mod traceparent;
 
 pub use common::v1::ErrorKind;
@@ -42,6 +43,10 @@ pub use error::WireError;
 pub use job::{
     InvalidMessage, digest_from, identity_from, identity_to, intent_from, intent_to, segments_from,
     segments_to,
+};
+pub use record_spec::{
+    RECORD_SPEC_BYTES_MAX, RECORD_SPEC_CHUNKS_MAX, RECORD_SPEC_ENTRIES_MAX, RECORD_SPEC_VERSION,
+    RecordSpecError, record_spec_chunks, record_spec_digest,
 };
 
 pub use traceparent::{InvalidTraceparent, TRACEPARENT, TraceContext};

@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "shardfeed/common/v1/account.proto",
     "shardfeed/common/v1/job.proto",
+    "shardfeed/common/v1/record.proto",
     "shardfeed/coordinator/v1/coordinator.proto",
     "shardfeed/coordinator/v1/peer.proto",
     "shardfeed/trainer/v1/trainer.proto",

@@ -1,11 +1,11 @@
 //! Where one rank stands: a pure state machine over starts, steps, epochs and tokens.
 
 use crate::ORDER_VERSION;
-use crate::PlanError;
 use crate::digest::Digest;
 use crate::job::{JobIdentity, Mode, Tail};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
-use crate::token::{EPOCH_MAX, TOKEN_FORMAT, Token, TokenError};
+use crate::token::{TOKEN_FORMAT, Token, TokenError};
+use crate::{PlanError, check_epoch};
 
 /// What a rank brings to its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +48,10 @@ pub struct Position {
 impl Cursor {
     /// Epoch 0, step 0. `identity.lanes` is set from `start`.
     ///
-    /// # Errors  `LanesDoNotDivide`, `RankOutOfRange`, `Zero`.
+    /// # Errors  `DynamicTail`, `LanesDoNotDivide`, `RankOutOfRange`, `Zero`.
     pub fn new(mut identity: JobIdentity, start: Start) -> Result<Self, PlanError> {
         check_rank(&start)?;
+        identity.mode.check_tail(identity.tail)?;
         identity.shuffle.validate()?;
         identity.lanes = match identity.mode {
             Mode::Deterministic => start.lanes.unwrap_or(start.world_size),
@@ -89,10 +90,7 @@ impl Cursor {
         }
         let wanted = wanted?;
         if wanted.lanes != open.lanes || wanted.global_batch != open.global_batch {
-            if open.steps.most() == 0 {
-                segments.pop();
-            }
-            segments.push(wanted);
+            go_on_with(&mut segments, wanted);
         }
         Self::at(identity, start, token, segments)
     }
@@ -118,10 +116,7 @@ impl Cursor {
         let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
         // Ranks that stopped together go on in the same segment, as in the other modes.
         if !(same && matches!(open.steps, Steps::All(_))) {
-            if open.steps.most() == 0 {
-                segments.pop();
-            }
-            segments.push(wanted);
+            go_on_with(&mut segments, wanted);
         }
         Self::at(identity, start, &merged, segments)
     }
@@ -183,19 +178,21 @@ impl Cursor {
 
     /// Moves to the beginning of `epoch`, except right after loading a token of it.
     /// Returns whether the position changed; moving back opens a new generation.
-    pub fn set_epoch(&mut self, epoch: u64) -> bool {
-        let epoch = epoch.min(EPOCH_MAX);
+    ///
+    /// # Errors  `NoSuchEpoch`; nothing is changed.
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<bool, PlanError> {
+        check_epoch(epoch)?;
         let stays = self.epoch == epoch && (self.just_loaded || self.step() == 0);
         self.just_loaded = false;
         if stays {
-            return false;
+            return Ok(false);
         }
         if epoch <= self.epoch {
             self.generation += 1;
         }
         self.begin(epoch);
         self.origin = (epoch, self.segments.clone());
-        true
+        Ok(true)
     }
 
     /// Where it stands, to make a token of later.
@@ -228,6 +225,7 @@ impl Cursor {
             generation: position.generation,
             segments: position.segments.clone(),
             speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
+            records: None,
             cluster: self.cluster.clone(),
         }
     }
@@ -236,7 +234,7 @@ impl Cursor {
     pub fn plan_digest(&self, limit: Option<u64>) -> Digest {
         let job = self.identity.digest();
         let (epoch, segments) = &self.origin;
-        let segments = serde_json::to_string(segments).expect("segments are plain data");
+        let segments = in_json(segments);
         let text = format!("{epoch} {segments} {} {limit:?}", self.start.world_size);
         Digest::of_parts([b"shardfeed plan\n".as_slice(), job.as_bytes(), text.as_bytes()])
     }
@@ -264,6 +262,18 @@ impl Cursor {
     }
 }
 
+/// Opens a segment, in place of one that nothing was consumed in; reopens the one before it if that is the same.
+fn go_on_with(segments: &mut Vec<Segment>, wanted: Segment) {
+    segments.pop_if(|open| open.steps.most() == 0);
+    let is_same = |last: &Segment| {
+        let alike = (last.lanes, last.global_batch) == (wanted.lanes, wanted.global_batch);
+        alike && matches!(last.steps, Steps::All(_))
+    };
+    if !segments.last().is_some_and(is_same) {
+        segments.push(wanted);
+    }
+}
+
 /// The segment that a start asks for. Lanes mean nothing in a dynamic job.
 fn wanted(identity: &JobIdentity, start: &Start, open: &Segment) -> Result<Segment, PlanError> {
     let lanes = start.lanes.filter(|_| !identity.is_dynamic()).unwrap_or(open.lanes);
@@ -273,6 +283,10 @@ fn wanted(identity: &JobIdentity, start: &Start, open: &Segment) -> Result<Segme
 fn check_rank(start: &Start) -> Result<(), PlanError> {
     let Start { rank, world_size, .. } = *start;
     if rank < world_size { Ok(()) } else { Err(PlanError::RankOutOfRange { rank, world_size }) }
+}
+
+fn in_json(segments: &[Segment]) -> String {
+    serde_json::to_string(segments).expect("segments are plain data")
 }
 
 /// What mends a list of tokens that do not fit together.
@@ -305,7 +319,12 @@ fn merge(
         let open = token.open();
         if (open.lanes, open.global_batch) != (first.open().lanes, first.open().global_batch) {
             return uneven(format!(
-                "the token of rank {rank} is of another batch size or lanes; {SAVED_TOGETHER}"
+                "the token of rank {rank} has lanes={} and a global batch of {}, another one lanes={} \
+                 and a global batch of {}; {SAVED_TOGETHER}",
+                open.lanes,
+                open.global_batch,
+                first.open().lanes,
+                first.open().global_batch
             ));
         }
         let place = match steps.get_mut(rank as usize) {
@@ -317,9 +336,12 @@ fn merge(
             }
         };
         let taken = if token.epoch == first.epoch {
-            if token.segments[..token.segments.len() - 1] != *earlier {
+            let history = &token.segments[..token.segments.len() - 1];
+            if history != earlier {
                 return uneven(format!(
-                    "the token of rank {rank} is of another history; {SAVED_TOGETHER}"
+                    "the token of rank {rank} has the earlier segments {}, another one {}; {SAVED_TOGETHER}",
+                    in_json(history),
+                    in_json(earlier)
                 ));
             }
             open.steps.most()
@@ -366,6 +388,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::EPOCHS;
     use crate::job::tests::identity;
 
     fn start(batch_size: u64, world_size: u64) -> Start {
@@ -403,14 +426,29 @@ mod tests {
         let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
         let token = after(&mut cursor, 3);
         let mut again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
-        assert!(!again.set_epoch(0));
+        assert_eq!(again.set_epoch(0), Ok(false));
         assert_eq!(again.step(), 3);
         // Going back delivers steps again, so it is another generation; going on is not.
-        assert!(again.set_epoch(0));
+        assert_eq!(again.set_epoch(0), Ok(true));
         assert_eq!((again.epoch(), again.step(), again.generation()), (0, 0, 2));
-        assert!(again.set_epoch(5));
+        assert_eq!(again.set_epoch(5), Ok(true));
         assert_eq!((again.epoch(), again.generation()), (5, 2));
-        assert!(!again.set_epoch(5));
+        assert_eq!(again.set_epoch(5), Ok(false));
+    }
+
+    #[test]
+    fn set_epoch_refuses_what_a_token_of_that_epoch_is_refused_for() {
+        let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
+        let before = cursor.clone();
+        for epoch in [EPOCHS, 1 << 62, u64::MAX] {
+            let error = cursor.set_epoch(epoch).unwrap_err();
+            assert_eq!(error, PlanError::NoSuchEpoch { epoch });
+            let token = Token { epoch, ..cursor.token() }.to_json();
+            assert_eq!(Token::from_json(&token), Err(TokenError::Plan(error)));
+        }
+        assert_eq!(cursor, before);
+        assert_eq!(cursor.set_epoch(EPOCHS - 1), Ok(true));
+        assert_eq!(Token::from_json(&cursor.token().to_json()), Ok(cursor.token()));
     }
 
     #[test]
@@ -426,6 +464,9 @@ mod tests {
         // Nothing was consumed in it, so a further change replaces it.
         let third = Cursor::resume(identity(), start(4, 1), &again.token()).unwrap();
         assert_eq!(numbers(&third), [(2, 8, 3), (2, 4, 0)]);
+        // And one back to what was before goes on in that segment.
+        let back = Cursor::resume(identity(), start(4, 2), &again.token()).unwrap();
+        assert_eq!(numbers(&back), [(2, 8, 3)]);
         again.finish_epoch();
         assert_eq!(numbers(&again), [(2, 6, 0)]);
     }
@@ -483,7 +524,7 @@ mod tests {
         let token = |(rank, world_size): (u64, u64), epoch: u64, steps: u64| {
             let start = Start { lanes: Some(2), rank, ..start(8 / world_size, world_size) };
             let mut cursor = Cursor::new(uneven.clone(), start).unwrap();
-            cursor.set_epoch(epoch);
+            cursor.set_epoch(epoch).unwrap();
             after(&mut cursor, steps)
         };
         let (first, second) = (token((0, 2), 0, 1), token((1, 2), 0, 4));
@@ -521,9 +562,9 @@ mod tests {
             none: the list of tokens is empty; pass the token of each rank
             of no rank: a list of tokens is for tail="uneven"; pass one token
             one of no rank: a token of the list speaks for no rank; pass the tokens that all ranks of one run saved at one moment
-            another batch: the token of rank 1 is of another batch size or lanes; pass the tokens that all ranks of one run saved at one moment
+            another batch: the token of rank 1 has lanes=2 and a global batch of 16, another one lanes=2 and a global batch of 8; pass the tokens that all ranks of one run saved at one moment
             another world: tokens of 2 and of 4 ranks in one list; pass the tokens that all ranks of one run saved at one moment
-            another history: the token of rank 1 is of another history; pass the tokens that all ranks of one run saved at one moment
+            another history: the token of rank 1 has the earlier segments [[2,8,4]], another one []; pass the tokens that all ranks of one run saved at one moment
             far apart: rank 1 is in epoch 5, another rank in epoch 0; save the tokens of all ranks at one moment, best after a barrier at the end of an epoch
             one twice: two tokens of rank 0 in one list; pass one of each rank
             one missing: no token of rank [1] of 2; pass all, or missing="replay" to deliver again what those ranks had since their last start

@@ -10,6 +10,7 @@ use crate::lane::{Lane, LaneBlock, part_of};
 use crate::layer::{Fate, LanePosition, Layer, entries_of};
 use crate::line::{Line, Sample, Shuffle};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
+use crate::window::Permutations;
 
 /// The plan of one epoch: any (step, rank) to its samples and back, without walking the epoch.
 #[derive(Clone, Debug)]
@@ -307,11 +308,23 @@ impl EpochPlan {
     ///
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn place(&self, sample: Sample) -> Result<Option<Placed>, PlanError> {
+        self.place_with(sample, &mut Permutations::default())
+    }
+
+    /// As [`EpochPlan::place`], of many samples one after the other: `known` keeps what neighbours share.
+    ///
+    /// # Errors  `NoSuchSample`, `WindowTooLarge`.
+    pub fn place_with(
+        &self,
+        sample: Sample,
+        known: &mut Permutations,
+    ) -> Result<Option<Placed>, PlanError> {
         let Some(position) = self.line.position(sample) else {
             return Err(PlanError::NoSuchSample { shard: sample.shard, ordinal: sample.ordinal });
         };
         let mut lane = part_of(self.line.samples(), self.lanes(), position);
-        let mut at = self.lane(lane).output_of(sample)?.expect("the lane holds this position");
+        let mut at =
+            self.lane(lane).output_with(sample, known)?.expect("the lane holds this position");
         let mut before = 0;
         for (index, layer) in self.layers.iter().enumerate() {
             if index > 0 {

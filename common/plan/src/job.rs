@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ORDER_VERSION;
 use crate::digest::{ContentDigest, Digest, JobDigest};
 use crate::line::Shuffle;
+use crate::{ORDER_VERSION, PlanError};
 
-/// The decoder of jobs that decode nothing.
+/// The decoder of jobs that decode no images.
 pub const DECODER_NONE: &str = "none";
 
 /// What happens when the samples do not fill the last step.
@@ -59,6 +59,16 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Refuses a tail that the mode does not have: dynamic jobs have `uneven` only.
+    ///
+    /// # Errors  `DynamicTail`.
+    pub fn check_tail(self, tail: Tail) -> Result<(), PlanError> {
+        match (self, tail) {
+            (Self::Deterministic, _) | (Self::Dynamic, Tail::Uneven) => Ok(()),
+            (Self::Dynamic, Tail::Drop | Tail::Pad) => Err(PlanError::DynamicTail { tail }),
+        }
+    }
+
     /// As it is left out where it is written.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
     fn is_deterministic(&self) -> bool {
@@ -101,10 +111,38 @@ pub struct JobIdentity {
     /// first one, so that identities and logs from before there were two read the same.
     #[serde(default, skip_serializing_if = "Mode::is_deterministic")]
     pub mode: Mode,
-    /// Sample operators with their versions, as one line of text.
-    pub operators: String,
-    /// Id of the decoder, or [`DECODER_NONE`].
+    /// What becomes of a record.
+    #[serde(flatten)]
+    pub records: Records,
+    /// Version of the pixel contract, or [`DECODER_NONE`].
     pub decoder: String,
+}
+
+/// How an identity names what becomes of a record: parsing, operators, outputs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Records {
+    /// Digest of the canonical encoding of its `RecordSpec`.
+    RecordSpec(Digest),
+    /// One line of text: jobs of releases before `RecordSpec`, whose logs and snapshots stay readable.
+    Operators(String),
+}
+
+impl Records {
+    /// Name and value of the identity's field.
+    fn field(&self) -> (&'static str, String) {
+        match self {
+            Self::RecordSpec(digest) => (RECORD_SPEC_FIELD, digest.to_string()),
+            Self::Operators(line) => ("operators", one_line(line)),
+        }
+    }
+}
+
+/// Name of the identity's field that holds the digest of a `RecordSpec`.
+pub const RECORD_SPEC_FIELD: &str = "record_spec";
+
+fn one_line(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
 /// A field in which two identities differ.
@@ -122,22 +160,21 @@ impl JobIdentity {
     /// The fields, by name, as text. Newlines in free text are escaped.
     pub fn fields(&self) -> [(&'static str, String); 12] {
         let Shuffle { content, seed, enabled, window, interleave, block_length } = &self.shuffle;
-        let shuffled = |value: &u64| {
-            if *enabled { value.to_string() } else { "0".into() }
-        };
-        let one_line = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n");
+        // A number that decides nothing is 0, so that it cannot make two equal jobs differ.
+        let number = |value: &u64, decides: bool| if decides { *value } else { 0 }.to_string();
+        let takes_turns = *enabled || *interleave > 1;
         [
             ("order", ORDER_VERSION.to_string()),
             ("content", content.to_string()),
             ("seed", seed.to_string()),
             ("shuffle", enabled.to_string()),
-            ("window", shuffled(window)),
-            ("interleave", shuffled(interleave)),
-            ("block_length", shuffled(block_length)),
+            ("window", number(window, *enabled)),
+            ("interleave", number(interleave, takes_turns)),
+            ("block_length", number(block_length, takes_turns)),
             ("lanes", self.lanes.to_string()),
             ("tail", self.tail.to_string()),
             ("mode", self.mode.to_string()),
-            ("operators", one_line(&self.operators)),
+            self.records.field(),
             ("decoder", one_line(&self.decoder)),
         ]
     }
@@ -150,14 +187,21 @@ impl JobIdentity {
         Digest::of_parts(parts.map(str::as_bytes))
     }
 
-    /// Four hex digits for each field, so that a token of another job can say where it differs.
+    /// Tail and mode that [`JobIdentity::field_checks`] of a job hold; `None` if they are of another build.
+    pub(crate) fn checked_tail(checks: &str) -> Option<(Tail, Mode)> {
+        let mut checks = checks.split(',').skip(8);
+        Some((checks.next()?.parse().ok()?, checks.next()?.parse().ok()?))
+    }
+
+    /// The value of each field, with commas between them, so that a token of another job can say where
+    /// it differs. A long value is `#` and the first 8 hex digits of its digest.
     pub fn field_checks(&self) -> String {
-        let check = |value: &str| {
-            let digest = Digest::of_parts([value.as_bytes()]);
-            let [first, second, ..] = digest.as_bytes();
-            format!("{first:02x}{second:02x}")
+        let is_plain = |value: &str| value.len() <= 20 && !value.contains([',', '#']);
+        let check = |value: &str| match is_plain(value) {
+            true => value.to_owned(),
+            false => format!("#{:.8}", Digest::of_parts([value.as_bytes()]).to_string()),
         };
-        self.fields().iter().map(|(_, value)| check(value)).collect()
+        self.fields().map(|(_, value)| check(&value)).join(",")
     }
 
     /// Whether ranks get what they deliver as they ask for it.
@@ -188,9 +232,9 @@ pub(crate) mod tests {
         let content = Digest::from_bytes([7; 32]);
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 10, interleave: 4, block_length: 1 };
-        let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
+        let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
         let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-        JobIdentity { shuffle, lanes: 2, tail, mode, operators, decoder }
+        JobIdentity { shuffle, lanes: 2, tail, mode, records, decoder }
     }
 
     #[test]
@@ -198,12 +242,17 @@ pub(crate) mod tests {
         let one = identity();
         let mut other = identity();
         other.shuffle.window = 20;
-        other.operators = "a\nb".into();
+        other.records = Records::Operators("a\nb".into());
         let differences = differences(&one, &other);
         let names: Vec<_> = differences.iter().map(|d| d.field.as_str()).collect();
         assert_eq!(names, ["window", "operators"]);
         assert_ne!(one.digest(), other.digest());
-        assert_eq!(one.field_checks().len(), 48);
+        let checks = one.field_checks();
+        let checks = checks.split_once(",#").unwrap();
+        assert_eq!((checks.0, &checks.1[8..]), ("0", ",1,true,10,4,1,2,drop,deterministic,,none"));
+        let tail = JobIdentity::checked_tail(&one.field_checks());
+        assert_eq!(tail, Some((Tail::Drop, Mode::Deterministic)));
+        assert_eq!(JobIdentity::checked_tail("drop,dynamic"), None);
     }
 
     #[test]
@@ -213,6 +262,25 @@ pub(crate) mod tests {
         let mut other = one.clone();
         other.shuffle.window = 77;
         assert_eq!(one.digest(), other.digest());
+        other.shuffle.block_length = 3;
+        assert_ne!(one.digest(), other.digest());
+        (one.shuffle.interleave, other.shuffle.interleave) = (1, 1);
+        assert_eq!(one.digest(), other.digest());
+    }
+
+    #[test]
+    fn identities_of_earlier_releases_are_written_as_they_were() {
+        let line = JobIdentity { records: Records::Operators("raw/1".into()), ..identity() };
+        let json = serde_json::to_string(&line).unwrap();
+        assert!(json.ends_with(r#""tail":"drop","operators":"raw/1","decoder":"none"}"#), "{json}");
+        assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), line);
+        let digest = Digest::from_bytes([0xab; 32]);
+        let spec = JobIdentity { records: Records::RecordSpec(digest), ..identity() };
+        let json = serde_json::to_string(&spec).unwrap();
+        assert!(json.contains(r#""record_spec":"abab"#), "{json}");
+        assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), spec);
+        assert_eq!(spec.fields()[10], (RECORD_SPEC_FIELD, digest.to_string()));
+        assert_eq!(differences(&line, &spec)[0].field, "operators");
     }
 
     #[test]
@@ -231,5 +299,23 @@ pub(crate) mod tests {
         assert_eq!(slow, "mode=\"slow\" is none of \"deterministic\", \"dynamic\"");
         let cut = "cut".parse::<Tail>().unwrap_err();
         assert_eq!(cut, "tail=\"cut\" is none of \"drop\", \"pad\", \"uneven\"");
+    }
+
+    #[test]
+    fn dynamic_jobs_have_one_tail() {
+        for tail in [Tail::Drop, Tail::Pad, Tail::Uneven] {
+            assert_eq!(Mode::Deterministic.check_tail(tail), Ok(()));
+            let expected = match tail {
+                Tail::Uneven => Ok(()),
+                _ => Err(PlanError::DynamicTail { tail }),
+            };
+            assert_eq!(Mode::Dynamic.check_tail(tail), expected);
+        }
+        let said = Mode::Dynamic.check_tail(Tail::Pad).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's \
+             work; pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"pad\""
+        );
     }
 }

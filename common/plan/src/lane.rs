@@ -8,7 +8,7 @@ use crate::PlanError;
 use crate::interleave::{Turn, Turns, TurnsIter};
 use crate::line::{Line, Sample, Shuffle};
 use crate::random::stream_key;
-use crate::window::{PassA, Window};
+use crate::window::{PassA, Permutations, Window};
 
 /// Where the `part`-th of `parts` equal pieces of `items` starts and ends.
 pub(crate) fn cut(items: u64, parts: u64, part: u64) -> Range<u64> {
@@ -98,9 +98,9 @@ impl Lane {
         } else {
             Window::plain(samples)
         };
-        let (interleave, block_length) =
-            if shuffle.enabled { (shuffle.interleave, shuffle.block_length) } else { (1, 1) };
-        Self { line: Arc::clone(line), range, places, interleave, block_length, window }
+        let (line, interleave, block_length) =
+            (Arc::clone(line), shuffle.interleave, shuffle.block_length);
+        Self { line, range, places, interleave, block_length, window }
     }
 
     /// Samples of the lane.
@@ -168,7 +168,16 @@ impl Lane {
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn output_of(&self, sample: Sample) -> Result<Option<u64>, PlanError> {
-        self.input_of(sample).map(|input| self.window.output_of(input)).transpose()
+        self.output_with(sample, &mut Permutations::default())
+    }
+
+    /// As [`Lane::output_of`], with what the lookups before it computed.
+    pub(crate) fn output_with(
+        &self,
+        sample: Sample,
+        known: &mut Permutations,
+    ) -> Result<Option<u64>, PlanError> {
+        self.input_of(sample).map(|input| self.window.output_of(input, known)).transpose()
     }
 
     /// The blocks of outputs from the one that holds `output` on.

@@ -27,6 +27,7 @@ mod epoch;
 mod progress;
 
 mod corrupt;
+mod data_root;
 mod job;
 mod token;
 
@@ -37,20 +38,35 @@ mod intent;
 
 pub use corrupt::{Corrupt, FILLERS_MAX, SkipCount};
 pub use cursor::{Cursor, Position, Start};
+pub use data_root::{fixed_folder, is_below};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
 pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotRun, SlotSource};
 pub use intent::Intent;
-pub use job::{DECODER_NONE, Difference, JobIdentity, Mode, Tail, differences};
+pub use job::{
+    DECODER_NONE, Difference, JobIdentity, Mode, RECORD_SPEC_FIELD, Records, Tail, differences,
+};
 pub use lane::{Blocks, Inputs, Lane, LaneBlock};
 pub use layer::LanePosition;
 pub use line::{Line, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};
 pub use random::{Draws, philox, stream_key};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
-pub use token::{EPOCH_MAX, TOKEN_FORMAT, Token, TokenError};
+pub use token::{TOKEN_FORMAT, Token, TokenError};
+pub use window::Permutations;
 
 /// Version of the order that `docs/ORDER.md` specifies. It is part of every job and token.
 pub const ORDER_VERSION: u32 = 0;
+
+/// Epochs that an order has, numbered from 0. The position after the last one exists as the end of
+/// a job, and has no batches.
+pub const EPOCHS: u64 = 1 << 48;
+
+/// Refuses an epoch that no order has.
+///
+/// # Errors  `NoSuchEpoch`.
+pub fn check_epoch(epoch: u64) -> Result<(), PlanError> {
+    if epoch < EPOCHS { Ok(()) } else { Err(PlanError::NoSuchEpoch { epoch }) }
+}
 
 /// Why an order cannot be computed. Nothing is changed by a refused call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +92,12 @@ pub enum PlanError {
         value: u64,
         /// Its bound.
         most: u64,
+    },
+    /// An epoch at or beyond [`EPOCHS`].
+    #[error("epoch must be at least 0 and below 2**48, not {epoch}")]
+    NoSuchEpoch {
+        /// The epoch asked for.
+        epoch: u64,
     },
     /// The lanes do not divide the global batch.
     #[error(
@@ -141,6 +163,15 @@ pub enum PlanError {
         steps: u64,
         /// Steps that it has.
         steps_max: u64,
+    },
+    /// A dynamic job with equal steps.
+    #[error(
+        "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's work; \
+         pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"{tail}\""
+    )]
+    DynamicTail {
+        /// The tail asked for.
+        tail: Tail,
     },
     /// Ranks at different steps outside `tail="uneven"`.
     #[error("only tail=\"uneven\" lets ranks stop at different steps")]

@@ -27,7 +27,7 @@ pub struct Shuffle {
     pub content: ContentDigest,
     /// The user's seed.
     pub seed: u64,
-    /// Whether anything is permuted; if not, the three numbers below decide nothing.
+    /// Whether anything is permuted; if not, the window decides nothing.
     pub enabled: bool,
     /// Length of a shuffle block in samples of one lane, at least 1.
     pub window: u64,

@@ -129,6 +129,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rejected_draw_is_followed_by_the_next_one() {
+        let key = stream_key("line", &Digest::from_bytes([0; 32]), &[1, 2]);
+        let mut draws = Draws::new(key, 5);
+        let bound = (1 << 63) + 1;
+        assert_eq!(
+            [draws.below(bound), draws.below(bound), draws.below(bound)],
+            [8_555_058_523_193_892_907, 4_101_456_112_154_868_536, 7_548_536_439_666_434_288]
+        );
+        // Draws 1 and 2 were rejected, so that this is the sixth.
+        let all = std::iter::repeat_with({
+            let mut all = Draws::new(key, 5);
+            move || all.next_u64()
+        });
+        assert_eq!(Some(draws.next_u64()), all.take(6).last());
+    }
+
+    #[test]
     fn a_permutation_too_long_is_refused_before_it_allocates() {
         let error = Draws::new(0, 0).permutation(1 << 40).unwrap_err();
         assert_eq!(

@@ -4,12 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
 use crate::digest::JobDigest;
-use crate::job::JobIdentity;
+use crate::job::{Difference, JobIdentity, Tail};
 use crate::segment::{GLOBAL_BATCH_MAX, LANES_MAX, Segment, Steps};
-use crate::{ORDER_VERSION, SEGMENTS_MAX};
-
-/// Epochs are numbered up to this; the ones after it could not be counted on.
-pub const EPOCH_MAX: u64 = 1 << 62;
+use crate::{ORDER_VERSION, SEGMENTS_MAX, check_epoch};
 
 /// Version of the token's JSON.
 pub const TOKEN_FORMAT: u64 = 1;
@@ -37,6 +34,9 @@ pub struct Token {
     /// With `tail="uneven"` a token speaks for one rank: (rank, world size).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speaks_for: Option<(u64, u64)>,
+    /// What the job makes of a record, for those who compare it with theirs: see the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<String>,
     /// Id of the cluster that keeps the lists of a dynamic job, and alone can go on from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
@@ -66,13 +66,23 @@ pub enum TokenError {
     },
     /// The token belongs to a job with another identity.
     #[error(
-        "the token belongs to another job: {} differ{} from this loader's; create the loader as the \
-         one that made the token, or start anew without a token",
-        .fields.join(", "), if .fields.len() == 1 { "s" } else { "" }
+        "the token belongs to another job: {}; create the loader as the one that made the token, or \
+         start anew without a token",
+        .fields.iter().map(in_words).collect::<Vec<_>>().join(", ")
     )]
     OtherJob {
-        /// Fields of the identity that differ.
-        fields: Vec<&'static str>,
+        /// Fields of the identity that differ: left in the token, right in this loader.
+        fields: Vec<Difference>,
+    },
+    /// The token is of a dynamic job with equal steps.
+    #[error(
+        "the token is of a job with mode=\"dynamic\" and tail=\"{tail}\", but mode=\"dynamic\" has \
+         tail=\"uneven\" only; start anew without a token, with tail=\"uneven\", or with \
+         mode=\"deterministic\" for tail=\"{tail}\""
+    )]
+    DynamicTail {
+        /// Tail of the job.
+        tail: Tail,
     },
     /// The tokens of an uneven job do not fit together or not to this rank.
     #[error("{0}")]
@@ -82,10 +92,14 @@ pub enum TokenError {
     Plan(#[from] PlanError),
 }
 
+fn in_words(Difference { field, left, right }: &Difference) -> String {
+    format!("{field} is {left} in the token and {right} here")
+}
+
 impl Token {
     /// Reads a token's JSON.
     ///
-    /// # Errors  `NotAToken`, `Later`.
+    /// # Errors  `NotAToken`, `Later`, `DynamicTail`.
     pub fn from_json(text: &str) -> Result<Self, TokenError> {
         let not_a_token = |reason: String| TokenError::NotAToken { reason };
         let value: serde_json::Value =
@@ -99,10 +113,19 @@ impl Token {
         if format > TOKEN_FORMAT {
             return Err(TokenError::Later { what: "format", found: format, known: TOKEN_FORMAT });
         }
+        // Also of numbers that no u64 holds.
+        if let Some(epoch) = value.get("epoch").and_then(serde_json::Value::as_f64) {
+            check_epoch(epoch as u64)?;
+        }
         let token: Self =
             serde_json::from_value(value).map_err(|error| not_a_token(error.to_string()))?;
         token.check_shape()?;
-        Ok(token)
+        match JobIdentity::checked_tail(&token.checks) {
+            Some((tail, mode)) if mode.check_tail(tail).is_err() => {
+                Err(TokenError::DynamicTail { tail })
+            }
+            _ => Ok(token),
+        }
     }
 
     /// The token's JSON.
@@ -122,17 +145,34 @@ impl Token {
         if expected.digest() == self.job {
             return Ok(());
         }
-        let ours = expected.field_checks();
-        let same = |index: usize| {
-            ours.get(4 * index..4 * index + 4) == self.checks.get(4 * index..4 * index + 4)
+        Err(TokenError::OtherJob { fields: self.differences(&expected) })
+    }
+
+    /// What differs between the identity of its job and `identity`, at least one field if the digests
+    /// differ: left in the token, right here.
+    pub fn differences(&self, identity: &JobIdentity) -> Vec<Difference> {
+        let ours = identity.field_checks();
+        let (theirs, ours): (Vec<_>, Vec<_>) =
+            (self.checks.split(',').collect(), ours.split(',').collect());
+        let difference = |field: &str, left: &str, right: &str| {
+            (left != right).then(|| Difference {
+                field: field.to_owned(),
+                left: left.to_owned(),
+                right: right.to_owned(),
+            })
         };
-        let fields = expected.fields();
-        let names = fields.iter().enumerate().filter(|(index, _)| !same(*index)).map(|(_, f)| f.0);
-        let mut names: Vec<_> = names.collect();
-        if names.is_empty() {
-            names.push("job digest");
+        let mut found = Vec::new();
+        // A token of a build that kept other checks says no more than its digest.
+        if theirs.len() == ours.len() {
+            let fields = identity.fields().map(|(name, _)| name);
+            let values = fields.iter().zip(theirs.iter().zip(&ours));
+            found.extend(values.filter_map(|(name, (left, right))| difference(name, left, right)));
         }
-        Err(TokenError::OtherJob { fields: names })
+        if found.is_empty() {
+            let (left, right) = (self.job.to_string(), identity.digest().to_string());
+            found.extend(difference("job digest", &left, &right));
+        }
+        found
     }
 
     /// The last segment.
@@ -171,8 +211,6 @@ impl Token {
             "its steps are beyond every epoch"
         } else if !matches!(self.open().steps, Steps::All(_)) {
             "its last segment has a list of steps"
-        } else if self.epoch > EPOCH_MAX {
-            "its epoch is beyond every epoch"
         } else {
             return Ok(());
         };
@@ -185,6 +223,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::EPOCHS;
     use crate::digest::Digest;
 
     fn token() -> Token {
@@ -194,12 +233,19 @@ mod tests {
             format: TOKEN_FORMAT,
             order: ORDER_VERSION,
             job: Digest::from_bytes([9; 32]),
-            checks: "0123".repeat(12),
+            checks: format!(
+                "0,#01234567,{},true,{number},{number},{number},{},uneven,deterministic,#01234567,{}",
+                u64::MAX,
+                u32::MAX,
+                "d".repeat(20),
+                number = 1_u64 << 40
+            ),
             lanes: u32::MAX.into(),
             epoch: u32::MAX.into(),
             generation: u32::MAX.into(),
             segments: vec![segment; SEGMENTS_MAX],
             speaks_for: None,
+            records: None,
             cluster: None,
         }
     }
@@ -218,6 +264,12 @@ mod tests {
         let json = token.to_json();
         assert!(json.len() < 1024, "{} bytes", json.len());
         assert_eq!(Token::from_json(&json), Ok(token));
+    }
+
+    #[test]
+    fn the_largest_uneven_one_is_under_a_kibibyte() {
+        let json = Token { speaks_for: Some((1 << 19, 1 << 20)), ..token() }.to_json();
+        assert!(json.len() < 1024, "{} bytes", json.len());
     }
 
     #[test]
@@ -268,7 +320,8 @@ mod tests {
             changed(&|token| token.speaks_for = Some((3, 3))),
             changed(&|token| token.segments = vec![endless.clone(), endless.clone()]),
             changed(&|token| token.segments[0].steps = Steps::PerRank(vec![1, 2])),
-            changed(&|token| token.epoch = EPOCH_MAX + 1),
+            changed(&|token| token.epoch = EPOCHS),
+            whole().to_json().replace("uneven,deterministic", "drop,dynamic"),
         ];
         let said = texts.map(|text| Token::from_json(&text).unwrap_err().to_string());
         expect![[r#"
@@ -285,7 +338,8 @@ mod tests {
             this is not a whole shardfeed token: the rank and world size that it speaks for do not fit its batch; pass what state_dict() returned
             this is not a whole shardfeed token: its steps are beyond every epoch; pass what state_dict() returned
             this is not a whole shardfeed token: its last segment has a list of steps; pass what state_dict() returned
-            this is not a whole shardfeed token: its epoch is beyond every epoch; pass what state_dict() returned"#]].assert_eq(&said.join("\n"));
+            epoch must be at least 0 and below 2**48, not 281474976710656
+            the token is of a job with mode="dynamic" and tail="drop", but mode="dynamic" has tail="uneven" only; start anew without a token, with tail="uneven", or with mode="deterministic" for tail="drop""#]].assert_eq(&said.join("\n"));
     }
 
     #[test]
@@ -300,8 +354,8 @@ mod tests {
         let lied = Token { lanes: 2, job: Digest::from_bytes([3; 32]), ..token };
         let said = [one, two, lied.check_job(&identity).unwrap_err()];
         expect![[r#"
-            the token belongs to another job: seed differs from this loader's; create the loader as the one that made the token, or start anew without a token
-            the token belongs to another job: seed, window differ from this loader's; create the loader as the one that made the token, or start anew without a token
-            the token belongs to another job: job digest differs from this loader's; create the loader as the one that made the token, or start anew without a token"#]].assert_eq(&said.map(|error| error.to_string()).join("\n"));
+            the token belongs to another job: seed is 1 in the token and 9 here; create the loader as the one that made the token, or start anew without a token
+            the token belongs to another job: seed is 1 in the token and 9 here, window is 10 in the token and 20 here; create the loader as the one that made the token, or start anew without a token
+            the token belongs to another job: job digest is 0303030303030303030303030303030303030303030303030303030303030303 in the token and 9143d7a3aa506e4a31a4d74eb12c4ba0a7d75379f7a09c08460f08e8e6b3dbb7 here; create the loader as the one that made the token, or start anew without a token"#]].assert_eq(&said.map(|error| error.to_string()).join("\n"));
     }
 }

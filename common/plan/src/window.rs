@@ -97,19 +97,19 @@ impl Window {
     }
 
     /// The output that `input` becomes.
-    pub(crate) fn output_of(&self, input: u64) -> Result<u64, PlanError> {
+    pub(crate) fn output_of(&self, input: u64, known: &mut Permutations) -> Result<u64, PlanError> {
         let block_a = input / self.size;
         let (key_a, key_b) = match self.mode {
             Mode::Plain => return Ok(input),
             Mode::Whole { key_a } => (key_a, None),
             Mode::TwoPasses { key_a, key_b } => (key_a, Some(key_b)),
         };
-        let middle = place_in(self.inputs_block(block_a), key_a, block_a, input)?;
+        let middle = known.place_in(self.inputs_block(block_a), (key_a, block_a), input)?;
         match key_b {
             None => Ok(middle),
             Some(key_b) => {
                 let block_b = self.block_of(middle);
-                place_in(self.outputs(block_b), key_b, block_b, middle)
+                known.place_in(self.outputs(block_b), (key_b, block_b), middle)
             }
         }
     }
@@ -233,11 +233,44 @@ pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Where `item` comes to stand when the positions of `block` are permuted.
-fn place_in(block: Range<u64>, key: u64, stream: u64, item: u64) -> Result<u64, PlanError> {
-    let order = Draws::new(key, stream).permutation(block.end - block.start)?;
-    let place = order.iter().position(|&from| block.start + u64::from(from) == item);
-    Ok(block.start + place.expect("a permutation holds every position") as u64)
+/// Permuted blocks that [`Permutations`] keeps: of neighbours one of pass a, and the two or three of pass b
+/// that its positions come to stand in.
+const BLOCKS_KEPT: usize = 4;
+
+/// Permutations that were computed last, so that neighbours that are looked up one after the other cost one.
+#[derive(Debug, Default)]
+pub struct Permutations {
+    /// Key and stream of each, and where its positions come to stand in it; the one used last is the last.
+    blocks: Vec<((u64, u64), Vec<u32>)>,
+}
+
+impl Permutations {
+    /// Where `item` comes to stand when the positions of `block` are permuted.
+    fn place_in(
+        &mut self,
+        block: Range<u64>,
+        stream: (u64, u64),
+        item: u64,
+    ) -> Result<u64, PlanError> {
+        let length = block.end - block.start;
+        let is_it =
+            |known: &((u64, u64), Vec<u32>)| (known.0, known.1.len() as u64) == (stream, length);
+        let known = match self.blocks.iter().position(is_it) {
+            Some(index) => self.blocks.remove(index),
+            None => {
+                let order = Draws::new(stream.0, stream.1).permutation(length)?;
+                let mut places = vec![0; order.len()];
+                for (place, from) in (0..).zip(order) {
+                    places[from as usize] = place;
+                }
+                self.blocks.drain(..(self.blocks.len() + 1).saturating_sub(BLOCKS_KEPT));
+                (stream, places)
+            }
+        };
+        let place = known.1[(item - block.start) as usize];
+        self.blocks.push(known);
+        Ok(block.start + u64::from(place))
+    }
 }
 
 /// Permutations of pass a that the current block of outputs needs, at most two.

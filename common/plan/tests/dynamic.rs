@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use shardfeed_plan::dynamic::{FreePieces, Groups, Piece, RankList};
-use shardfeed_plan::{Digest, Line, Sample, Shuffle};
+use shardfeed_plan::{Digest, Line, Permutations, Sample, Shuffle};
 
 fn groups() -> impl Strategy<Value = Groups> {
     let counts = prop::collection::vec(0u64..12, 1..12)
@@ -30,7 +30,7 @@ proptest! {
     #[test]
     fn every_sample_is_in_one_group_at_one_offset(groups in groups()) {
         let mut seen = BTreeSet::new();
-        let mut samples = 0;
+        let (mut samples, mut known) = (0, Permutations::default());
         for group in 0..groups.count() {
             let order = order(&groups, group);
             prop_assert_eq!(order.len() as u64, groups.samples_of(group));
@@ -39,7 +39,9 @@ proptest! {
             for (offset, &sample) in order.iter().enumerate() {
                 prop_assert!(seen.insert(sample));
                 prop_assert!(groups.shards(group).contains(&sample.shard));
-                prop_assert_eq!(groups.place_of(sample).unwrap(), Some((group, offset as u64)));
+                let place = Some((group, offset as u64));
+                prop_assert_eq!(groups.place_of(sample).unwrap(), place);
+                prop_assert_eq!(groups.place_with(sample, &mut known).unwrap(), place);
             }
         }
         prop_assert_eq!(samples, groups.samples());

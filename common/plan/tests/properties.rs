@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use shardfeed_plan::{
-    Digest, EpochPlan, Line, Planned, Sample, Segment, Shuffle, SlotSource, Steps, Tail,
+    Digest, EpochPlan, Line, Permutations, Planned, Sample, Segment, Shuffle, SlotSource, Steps,
+    Tail,
 };
 
 #[derive(Clone, Debug)]
@@ -233,11 +234,13 @@ proptest! {
             }
             _ => whole,
         };
-        let mut dropped = 0;
+        let (mut dropped, mut known) = (0, Permutations::default());
         for (shard, &count) in case.counts.iter().enumerate() {
             for ordinal in 0..count {
                 let sample = Sample { shard: shard as u32, ordinal };
-                let Some(placed) = plan.place(sample).unwrap() else {
+                let placed = plan.place(sample).unwrap();
+                prop_assert_eq!(plan.place_with(sample, &mut known).unwrap(), placed);
+                let Some(placed) = placed else {
                     dropped += 1;
                     continue;
                 };

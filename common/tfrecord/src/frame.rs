@@ -41,7 +41,12 @@ pub struct DataCrcMismatch {
 /// plus a constant, so that a checksum of data that holds checksums stays good.
 #[must_use]
 pub fn masked_crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes).rotate_right(15).wrapping_add(MASK_DELTA)
+    mask(crc_fast::crc32_iscsi(bytes))
+}
+
+/// Masks a CRC-32C as TFRecord stores it.
+pub(crate) fn mask(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(MASK_DELTA)
 }
 
 /// Encodes the header of a record with `length` bytes of data.

@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::error::TlsError;
@@ -22,6 +22,9 @@ const PROTOCOL: &[u8] = b"h2";
 
 /// Files are looked at so often at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes that are read of a connection that is refused, at most.
+const REFUSED_BYTES_MAX: u64 = 1 << 20;
 
 /// A connection inside TLS: bytes both ways.
 pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
@@ -120,7 +123,7 @@ impl ServerTls {
         self.watched.now().certificate.not_after
     }
 
-    /// Takes a connection.
+    /// Takes a connection. One that is refused ends once the other side has closed it: the caller bounds the time.
     /// - Gives it with who the other side proved to be; `None`: it showed no certificate, or one that does
     ///   not say.
     ///
@@ -130,10 +133,25 @@ impl ServerTls {
         stream: S,
     ) -> io::Result<(impl Stream + use<S>, Option<Identity>)> {
         let acceptor = TlsAcceptor::from(Arc::clone(&self.watched.now().config));
-        let stream = acceptor.accept(stream).await?;
+        let stream = match acceptor.accept(stream).into_fallible().await {
+            Ok(stream) => stream,
+            Err((error, stream)) => {
+                refuse(stream).await;
+                return Err(error);
+            }
+        };
         let shown = stream.get_ref().1.peer_certificates();
         let identity = shown.and_then(|chain| Identity::of(chain.first()?));
         Ok((stream, identity))
+    }
+}
+
+/// Ends a connection so that the other side reads the alert: it may have begun to speak, and what is closed with bytes
+/// unread is reset, which makes its next write fail before it reads.
+async fn refuse(mut stream: impl Stream) {
+    if stream.shutdown().await.is_ok() {
+        let mut rest = stream.take(REFUSED_BYTES_MAX);
+        let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
     }
 }
 

@@ -106,6 +106,29 @@ async fn each_side_proves_who_it_is() {
 }
 
 #[tokio::test]
+async fn who_is_refused_while_it_speaks_is_told_why() {
+    let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    made(home.path());
+    made(other.path());
+    fs::copy(home.path().join("ca.crt"), other.path().join("w1/ca.crt")).unwrap();
+    let (server, stranger) = (server(&home.path().join("c1")), client(&other.path().join("w1")));
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let call = async {
+        // With TLS 1.3 a client is done before the server has looked at its certificate.
+        let mut stream = stranger.connect("localhost:1", there).await.unwrap();
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+            stream.write_all(&[0; 100]).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+        stream.read_u8().await.unwrap_err()
+    };
+    let (served, said) = tokio::join!(server.accept(here), call);
+    assert!(served.is_err());
+    assert_eq!(said.kind(), std::io::ErrorKind::InvalidData, "{said}");
+}
+
+#[tokio::test]
 async fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_not() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();

@@ -21,6 +21,11 @@ pub enum Answer {
     Scans(Vec<ScanTask>),
     /// A rank stands.
     Started(Started),
+    /// The policy decided on what was in doubt.
+    Decided {
+        /// How many samples.
+        samples: u64,
+    },
     /// What each take came to, in their order.
     Taken(Vec<Result<Taken, Refusal>>),
 }
@@ -36,15 +41,16 @@ pub struct Taken {
     /// Whether there are more of them.
     #[serde(default)]
     pub more: bool,
+    /// Position of the list up to which samples may be delivered.
+    pub horizon: u64,
+    /// Version of the list that the horizon counts for.
+    pub version: u64,
     /// Positions of the list at which runs end, all of them.
     #[serde(default)]
     pub closed: Vec<u64>,
     /// The worker is asked to release what it has not begun from this position on.
     #[serde(default)]
     pub revoke_from: Option<u64>,
-    /// Samples that the rank will have, padding included; `None` with `tail="uneven"`.
-    #[serde(default)]
-    pub quota: Option<u64>,
     /// Whether the rank gets nothing more in this epoch.
     pub ended: bool,
     /// Step of the epoch that the list's first batch is.
@@ -260,6 +266,19 @@ pub enum Refusal {
         most: u64,
         /// What to do.
         hint: String,
+    },
+    /// Another loader speaks for the rank.
+    #[error(
+        "rank {rank} of job `{job}` was started again in generation {generation}; this loader no longer speaks \
+         for it"
+    )]
+    Replaced {
+        /// The job.
+        job: String,
+        /// The rank.
+        rank: u64,
+        /// The generation that both started in.
+        generation: u64,
     },
 }
 

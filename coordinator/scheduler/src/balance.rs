@@ -28,7 +28,7 @@ struct Giver {
 
 impl State {
     /// What a leader should propose now: for each epoch whose pool is empty while ranks wait,
-    /// the work that those who would finish last should give back. Only with `tail="uneven"`.
+    /// the work that those who would finish last should give back.
     pub fn balance(&self, job: &str, speeds: &Speeds) -> Vec<Revoke> {
         let Some(job) = self.job(job).filter(|job| job.identity.is_dynamic()) else {
             return vec![];
@@ -72,7 +72,7 @@ impl State {
         pool: &Pool,
         speeds: &Speeds,
     ) -> Vec<RankRevoke> {
-        if pool.quota.is_some() || pool.free() > 0 || pool.is_done() {
+        if pool.free() > 0 || pool.is_done() {
             return vec![];
         }
         let median = median(speeds.values().copied().collect()).max(1);

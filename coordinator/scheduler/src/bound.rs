@@ -8,8 +8,10 @@ pub const NAME_BYTES_MAX: usize = 200;
 /// Bytes of a free text at most, as a failure's message.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
-/// Bytes of a job's list of operators at most: a hundred operators on columns with long names, and 160 MB of
-/// them in the state with as many jobs as there may be.
+/// Chunks of a job's record spec at most; a chunk has 1 MiB.
+pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
+
+/// Bytes of the operators of a job of an earlier release at most, whose identity holds them as text.
 pub(crate) const OPERATORS_BYTES_MAX: usize = 16_384;
 
 /// Jobs at most: ten times what a team registers in a year; each is a few kilobytes.
@@ -21,8 +23,38 @@ pub const DATASETS_MAX: usize = 10_000;
 /// Live sessions at most: ten workers for each of 10,000 ranks.
 pub const SESSIONS_MAX: usize = 100_000;
 
-/// Decoders that a worker may list: there are two.
+/// Texts by which a worker may say what it decodes images with: there are two.
 pub(crate) const DECODERS_MAX: usize = 16;
+
+/// Data roots of a worker at most.
+pub const DATA_ROOTS_MAX: usize = 64;
+
+/// Datasets of one limited principal that are not ready and have not failed, at most: each of its jobs waits
+/// for one.
+pub const PRINCIPAL_SCANS_MAX: u64 = 64;
+
+/// Datasets of one limited principal at most: a tenth of what there may be.
+pub const PRINCIPAL_DATASETS_MAX: u64 = 1_000;
+
+/// Jobs of one limited principal at most: likewise.
+pub const PRINCIPAL_JOBS_MAX: u64 = 1_000;
+
+/// Live sessions of one limited principal at most: a quarter of what there may be, and more than the ranks of the
+/// largest training.
+pub const PRINCIPAL_SESSIONS_MAX: u64 = 25_000;
+
+/// Ranks in all generations of the jobs of one limited principal at most: likewise.
+pub const PRINCIPAL_RANKS_MAX: u64 = 500_000;
+
+/// Principals at most whose processes continued ranks of a job that a worker registered.
+pub(crate) const CONTINUED_MAX: usize = 64;
+
+/// Scans of one principal's datasets that one session has at a time, at most: a worker has one more turn, which
+/// is left for others.
+pub const SESSION_SCANS_OF_ONE_MAX: usize = 3;
+
+/// A dataset fails after every session that may scan it made no progress so often.
+pub const STALLS_MAX: u32 = 3;
 
 /// Ended sessions that are remembered: the last screens of `shardfeed worker list --all`.
 pub const SESSIONS_ENDED_KEPT: usize = 1_000;
@@ -48,6 +80,9 @@ pub const PARTS_MAX: usize = 16_384;
 
 /// Parts of all datasets at most: about 300 bytes each.
 pub const PARTS_TOTAL_MAX: u64 = 1_000_000;
+
+/// Parts of a limited principal's datasets together.
+pub const PRINCIPAL_PARTS_MAX: u64 = 65_536;
 
 /// Parts that one command takes at most: more only wait in the worker, and die with it.
 pub const SCANS_TAKEN_MAX: u32 = 256;
@@ -75,9 +110,8 @@ pub const EPOCHS_BEGUN_KEPT: usize = 64;
 /// they enter, and two to go back to.
 pub const EPOCHS_KEPT: usize = 4;
 
-/// Epochs of a generation of a dynamic job that all but some ranks have consumed and left, at most:
-/// further ones wait for those.
-pub(crate) const OVER_MAX: usize = 64;
+/// The longest grace of samples in doubt, ms: a week.
+pub const GRACE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
 /// Pieces in the lists of a job's earlier generations at most, about 40 bytes each: the lists of
 /// four epochs of a million groups.
@@ -104,9 +138,13 @@ pub const GENERATION_MAX: u64 = 1 << 62;
 /// Steps of an epoch are numbered up to this.
 pub const STEP_MAX: u64 = 1 << 62;
 
-/// Corrupt records of a job that are remembered: about 400 bytes each; whoever has more has other
-/// worries than a list.
+/// Corrupt records of a job whose place and reason are kept, about 400 bytes each; and records of one
+/// report. The samples of the others are kept as runs, up to [`SKIPPED_RUNS_MAX`].
 pub const SKIPPED_KEPT: usize = 1_000;
+
+/// Runs of neighbouring corrupt samples of a job, beside those of [`SKIPPED_KEPT`]: about 30 bytes each.
+/// Counts are exact up to here; a run that is known still grows beyond.
+pub const SKIPPED_RUNS_MAX: u64 = 100_000;
 
 /// Events that are kept: about 250 bytes each, 2 KiB at most; a cluster of 1,000 workers has some hundred
 /// a day.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
 
 use crate::access::{CreateAccess, ExchangeAccess};
+use crate::doubt::DoubtPolicy;
 use crate::hold::Hold;
 use crate::skipped::ReportSkipped;
 
@@ -22,6 +23,10 @@ pub struct Command {
     pub request_id: String,
     /// Who asks.
     pub principal: String,
+    /// Names of jobs and datasets that the principal is limited to, `*` and its name for a trainer without limits;
+    /// empty: it is an operator, an admin or a worker of the cluster, or nobody proves who they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
     /// The proposer's clock, Unix ms.
     pub now_ms: u64,
     /// What shall change.
@@ -59,6 +64,11 @@ pub enum Change {
     ReportScan(ReportScan),
     /// A part of a dataset cannot be listed or scanned; the dataset has failed.
     FailScan(FailScan),
+    /// Scans made no progress in time; proposed by the leader's timer. Other sessions get them.
+    ReleaseScans {
+        /// The scans; those that are no longer leased so are passed over.
+        scans: Vec<LeasedScan>,
+    },
     /// All parts were scanned and put together; proposed by the leader, which has read them.
     FinishDataset(FinishDataset),
     /// The parts cannot be put together; proposed by the leader.
@@ -67,10 +77,15 @@ pub enum Change {
     RegisterJob(RegisterJob),
     /// A trainer's rank starts, moves or comes back.
     StartRank(StartRank),
-    /// A trainer is done with its rank.
+    /// A trainer is done with its rank, or gone.
     EndRank {
         /// Its lease.
         lease: LeaseRef,
+        /// Whether it said how far it came: what its worker told last is all that it consumed.
+        is_told: bool,
+        /// The error with which it ended; `None`: it ended by itself, or nobody knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<String>,
     },
     /// First steps not consumed, as workers told since the last such command.
     Report {
@@ -86,6 +101,15 @@ pub enum Change {
     },
     /// Ranks of a dynamic job shall give back what they have not begun; proposed by the leader.
     Revoke(Revoke),
+    /// Epochs of a dynamic job waited for nothing but samples in doubt; proposed by the leader.
+    WaitForDoubt(WaitForDoubt),
+    /// An operator says that a rank's trainer does not come back: the policy decides on its samples in doubt.
+    DeclareGone {
+        /// Name of its job.
+        job: String,
+        /// The rank.
+        rank: u64,
+    },
     /// A worker shall get less, or more, to do.
     CordonWorker {
         /// Its name.
@@ -149,6 +173,9 @@ pub struct JoinSession {
     /// Whether the caller proved who it is: then nobody else takes its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proved: bool,
+    /// Folders and URL prefixes below which it reads; empty: it has no such list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_roots: Vec<String>,
 }
 
 /// See [`Change::AddDataset`].
@@ -156,13 +183,36 @@ pub struct JoinSession {
 pub struct AddDataset {
     /// Its name.
     pub name: String,
-    /// Patterns of its files, absolute.
+    /// Patterns of its files, absolute; none where `listing` is given.
     pub patterns: Vec<String>,
     /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
     /// What of damaged files is left out. Left out where it is written while that is nothing.
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
+    /// Its files, where the caller found them already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<Listing>,
+}
+
+/// The files of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// Folder that their paths are relative to.
+    pub root: String,
+    /// The files in manifest order, cut into parts.
+    pub parts: Vec<Part>,
+}
+
+/// A listing or the scan of a part that is leased.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeasedScan {
+    /// The dataset.
+    pub dataset: String,
+    /// Which part of its listing; `None`: the listing.
+    pub part: Option<u64>,
+    /// The scan's lease.
+    pub fencing: Fencing,
 }
 
 /// Where a listing or a part of it is kept: a chunk by its digest.
@@ -222,7 +272,7 @@ pub struct FailScan {
 }
 
 /// Why a dataset cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Name of the error's kind, as on the wire.
     pub kind: String,
@@ -234,6 +284,9 @@ pub struct Failure {
     pub offset: Option<u64>,
     /// Ordinal of the record.
     pub ordinal: Option<u64>,
+    /// Worker that reported it, and for whom it speaks; empty: the coordinator found it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reported_by: String,
 }
 
 /// See [`Change::FinishDataset`].
@@ -271,6 +324,10 @@ pub struct RegisterJob {
     pub identity: JobIdentity,
     /// Dataset of the same content that it reads; empty in one process, where it has no name.
     pub dataset: String,
+    /// Chunks of its `RecordSpec`, in order. Empty in one process, for a job that is registered, and for
+    /// one of an earlier release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub record_spec_chunks: Vec<Digest>,
 }
 
 /// See [`Change::StartRank`].
@@ -292,6 +349,23 @@ pub struct StartRank {
     pub trainer: String,
     /// Where from.
     pub intent: Intent,
+    /// Of a dynamic job: what becomes of samples in doubt.
+    #[serde(default)]
+    pub doubt: DoubtPolicy,
+    /// The trainer's process, where its worker knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
+}
+
+/// A process on a worker's host, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The process; 0: not visible to the worker.
+    pub pid: u32,
 }
 
 /// A lease by what it is for.
@@ -333,6 +407,8 @@ pub struct Take {
     pub known: u64,
     /// Samples that it would like to have and not to have begun; 0 = only tell.
     pub wants: u64,
+    /// Samples beyond what is consumed that shall lie before the horizon; a batch always does.
+    pub ahead: u64,
     /// It gives back what lies from this position on, which is not below `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<u64>,
@@ -364,6 +440,19 @@ pub struct Revoke {
     pub epoch: u64,
     /// At most [`crate::REVOKES_MAX`]; those that no longer make sense are passed over.
     pub revokes: Vec<RankRevoke>,
+}
+
+/// See [`Change::WaitForDoubt`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitForDoubt {
+    /// The job.
+    pub job: String,
+    /// Its generation.
+    pub generation: u64,
+    /// Epochs that wait.
+    pub epochs: Vec<u64>,
+    /// How long the leader has seen them wait since the last such command, ms.
+    pub ms: u64,
 }
 
 /// One rank that shall give back.
@@ -411,35 +500,39 @@ mod tests {
         check(
             &Command { request_id, ..fixture.command(Change::StartRank(start)) },
             expect![[r#"
-            {
-              "request_id": "q",
-              "principal": "test",
-              "now_ms": 7,
-              "change": {
-                "start_rank": {
-                  "job": "train",
-                  "run": "r1",
-                  "rank": 0,
-                  "world_size": 2,
-                  "limit": null,
-                  "session": 5,
-                  "trainer": "t",
-                  "intent": {
-                    "start": {
-                      "token_generation": 1,
-                      "epoch": 2,
-                      "segments": [
-                        [
-                          2,
-                          8,
-                          3
-                        ]
-                      ]
+                {
+                  "request_id": "q",
+                  "principal": "test",
+                  "now_ms": 7,
+                  "change": {
+                    "start_rank": {
+                      "job": "train",
+                      "run": "r1",
+                      "rank": 0,
+                      "world_size": 2,
+                      "limit": null,
+                      "session": 5,
+                      "trainer": "t",
+                      "intent": {
+                        "start": {
+                          "token_generation": 1,
+                          "epoch": 2,
+                          "segments": [
+                            [
+                              2,
+                              8,
+                              3
+                            ]
+                          ]
+                        }
+                      },
+                      "doubt": {
+                        "in_doubt": "redeliver",
+                        "grace_ms": 60000
+                      }
                     }
                   }
-                }
-              }
-            }"#]],
+                }"#]],
         );
         check(
             &fixture.command(Change::JoinSession(join("w", "i"))),

@@ -8,7 +8,7 @@ use crate::command::{Cordon, LeaseRef, SessionId, StartRank};
 use crate::event::Happening;
 use crate::job::Jobs;
 use crate::session::Sessions;
-use crate::state::{Moment, State};
+use crate::state::State;
 
 impl fmt::Display for Cordon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,12 +63,7 @@ impl State {
         self.sessions.cordons.iter().map(|(worker, state)| (worker.as_str(), *state))
     }
 
-    pub(crate) fn cordon_worker(
-        &mut self,
-        Moment { now_ms, .. }: Moment,
-        worker: &str,
-        state: Cordon,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn cordon_worker(&mut self, worker: &str, state: Cordon) -> Result<Answer, Refusal> {
         check_name("the worker's name", worker)?;
         let cordons = &mut self.sessions.cordons;
         if cordons.get(worker).copied().unwrap_or_default() != state {
@@ -84,14 +79,14 @@ impl State {
         }
         cordons.insert(worker.to_owned(), state);
         if let Some(session) = self.sessions.by_worker.get(worker).copied() {
-            self.drain(session, now_ms);
+            self.drain(session);
         }
         Ok(Answer::Done)
     }
 
     /// Frees the scans of a draining worker and asks its ranks to give back what they have not
     /// begun, where others can have it.
-    pub(crate) fn drain(&mut self, session: SessionId, now_ms: u64) {
+    pub(crate) fn drain(&mut self, session: SessionId) {
         if self.sessions.cordon(session) != Cordon::Draining {
             return;
         }
@@ -106,9 +101,7 @@ impl State {
             let generation = job.and_then(|job| job.generations.get_mut(&lease.generation));
             let usable = generation.filter(|generation| generation.superseded_by.is_none());
             let pools = usable.into_iter().flat_map(|generation| generation.pools.values_mut());
-            for pool in pools.filter(|pool| pool.quota.is_none()) {
-                pool.revoke(lease.rank, 0, now_ms);
-            }
+            pools.for_each(|pool| pool.revoke(lease.rank, 0));
         }
     }
 }
@@ -180,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_draining_worker_frees_its_scans_and_what_it_has_not_begun() {
-        let (mut fixture, session) = dynamic_job(Tail::Uneven);
+        let (mut fixture, session) = dynamic_job();
         let other = fixture.join("v");
         fixture.start(first_of_two(session));
         fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(other) });

@@ -1,7 +1,7 @@
 //! How far ranks are: reports, and the token that all of them have passed.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{EPOCH_MAX, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
+use shardfeed_plan::{EPOCHS, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SEALED_KEPT, STEP_MAX};
@@ -41,7 +41,7 @@ pub struct SealedEpoch {
 impl RankCursor {
     /// Whether there can be such a step.
     pub(crate) fn is_possible(&self) -> bool {
-        self.epoch <= EPOCH_MAX && self.step <= STEP_MAX
+        self.epoch <= EPOCHS && self.step <= STEP_MAX
     }
 }
 
@@ -77,7 +77,8 @@ impl State {
                 generation: current.number,
                 segments: at_step(current.segments_of(epoch)?, step),
                 speaks_for: None,
-                // Whoever answers with it knows the cluster's id.
+                records: None,
+                // Only of dynamic jobs, which have no latest one.
                 cluster: None,
             })
         }))
@@ -103,9 +104,6 @@ impl Job {
         let Some(generation) = known.filter(|known| known.may_advance(lease, to, is_dynamic))
         else {
             self.stale_reports = self.stale_reports.saturating_add(1);
-            if let Some(generation) = self.generations.get_mut(&lease.generation) {
-                generation.count_late(lease.rank, lease.fencing, to);
-            }
             return vec![];
         };
         let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
@@ -114,11 +112,14 @@ impl Job {
 }
 
 impl Generation {
-    /// Whether a lease may move its rank's cursor there.
+    /// Whether a lease may move its rank's cursor there. One that ended tells how far its rank came at least,
+    /// while that is in doubt.
     fn may_advance(&self, lease: &LeaseRef, to: RankCursor, is_dynamic: bool) -> bool {
-        let rank = self.ranks.get(&lease.rank);
+        let rank = self.ranks.get(&lease.rank).filter(|rank| rank.cursor <= to);
+        let pool = self.pools.get(&to.epoch);
+        let is_late = || pool.is_some_and(|pool| pool.is_in_doubt_of(lease.rank, lease.fencing));
         self.superseded_by.is_none()
-            && rank.is_some_and(|rank| rank.is_served_by(lease.fencing) && rank.cursor <= to)
+            && rank.is_some_and(|rank| rank.is_served_by(lease.fencing) || is_late())
             && to.is_possible()
             && (!is_dynamic || self.can_stand_at(lease.rank, to, false))
     }
@@ -227,10 +228,10 @@ mod tests {
     fn the_last_sealed_epochs_are_kept_however_far_a_rank_jumps() {
         let mut fixture = running();
         for rank in [0, 1] {
-            fixture.report(rank, EPOCH_MAX, 0);
+            fixture.report(rank, EPOCHS, 0);
         }
         let epochs: Vec<_> = sealed(&fixture).iter().map(|sealed| sealed.0).collect();
-        assert_eq!(epochs, (EPOCH_MAX - SEALED_KEPT as u64..EPOCH_MAX).collect::<Vec<_>>());
+        assert_eq!(epochs, (EPOCHS - SEALED_KEPT as u64..EPOCHS).collect::<Vec<_>>());
     }
 
     #[test]

@@ -7,12 +7,15 @@ use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    DATASETS_MAX, EVENT_TEXT_BYTES_MAX, PATTERNS_MAX, check_name, check_room, check_text, shortened,
+    DATASETS_MAX, EVENT_TEXT_BYTES_MAX, PATTERNS_MAX, PRINCIPAL_DATASETS_MAX, PRINCIPAL_PARTS_MAX,
+    PRINCIPAL_SCANS_MAX, check_name, check_room, check_text, shortened,
 };
-use crate::command::{AddDataset, FailDataset, Failure, FinishDataset};
+use crate::command::{
+    AddDataset, Command, FailDataset, Failure, FinishDataset, Listing, SessionId,
+};
 use crate::event::Happening;
 use crate::job::is_zero;
-use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef};
+use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef, check_listing, check_total};
 use crate::session::Sessions;
 use crate::state::{Moment, State};
 
@@ -34,6 +37,16 @@ pub struct Dataset {
     pub order: u64,
     /// When this attempt began, Unix ms.
     pub added_ms: u64,
+    /// Who added it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub added_by: String,
+    /// Names that they are limited to, as in [`Command::scope`]: only their own sessions, and workers below
+    /// whose data roots it lies, may scan it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
+    /// Sessions that made no progress with it, and how often.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) stalls: BTreeMap<SessionId, u32>,
     /// How far it is.
     pub phase: Phase,
 }
@@ -125,7 +138,7 @@ impl Dataset {
         }
     }
 
-    fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         match &self.phase {
             Phase::Listing { lease } => lease.is_none(),
             Phase::Scanning(scan) => !scan.free.is_empty(),
@@ -189,6 +202,31 @@ impl Datasets {
         } else {
             self.assembling.remove(name);
         }
+    }
+
+    /// Refuses one more dataset of a limited principal that has as many as it may.
+    fn check_quota(&self, principal: &str, parts: usize) -> Result<(), Refusal> {
+        let own = || self.by_name.values().filter(|dataset| dataset.added_by == principal);
+        let waits =
+            |dataset: &&Dataset| !matches!(dataset.phase, Phase::Ready(_) | Phase::Failed { .. });
+        let what = format!("datasets of {principal} that are not ready");
+        let hint = "wait until they are, or have an operator remove some";
+        check_room(&what, own().filter(waits).count() as u64, PRINCIPAL_SCANS_MAX, hint)?;
+        let what = format!("datasets of {principal}");
+        check_room(&what, own().count() as u64, PRINCIPAL_DATASETS_MAX, "use datasets that exist")?;
+        self.check_parts(principal, parts)
+    }
+
+    /// Whether a limited principal's datasets may have so many parts more.
+    pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<(), Refusal> {
+        let own = self.by_name.values().filter(|dataset| dataset.added_by == principal);
+        let held: u64 = own.map(|dataset| dataset.progress().parts).sum();
+        if held.saturating_add(more as u64) <= PRINCIPAL_PARTS_MAX {
+            return Ok(());
+        }
+        let what = format!("parts of datasets of {principal}");
+        let hint = "name fewer files, or have an operator remove datasets".to_owned();
+        Err(Refusal::Full { what, most: PRINCIPAL_PARTS_MAX, hint })
     }
 
     /// Frees a scan whose session ended.
@@ -263,12 +301,21 @@ impl State {
     pub(crate) fn add_dataset(
         &mut self,
         moment: Moment,
+        Command { principal, scope, .. }: &Command,
         add: &AddDataset,
     ) -> Result<Answer, Refusal> {
         check_add(add)?;
+        let held = self.datasets.parts;
         let mut attempt = self.datasets.removed_attempts + 1;
         if let Some(known) = self.datasets.by_name.get(&add.name) {
             check_same(known, add)?;
+            if scope.is_empty() && !known.scope.is_empty() {
+                return Err(Refusal::Denied(format!(
+                    "dataset `{}` was added by {}, who is limited to some jobs: its files were found by nobody else; \
+                     remove it first, or use another name",
+                    add.name, known.added_by
+                )));
+            }
             if !matches!(known.phase, Phase::Failed { .. }) {
                 return Ok(Answer::Done);
             }
@@ -277,7 +324,19 @@ impl State {
             let held = self.datasets.by_name.len() as u64;
             check_room("datasets", held, DATASETS_MAX as u64, "use datasets that exist")?;
         }
-        let AddDataset { name, patterns, compression, corrupt } = add.clone();
+        if !scope.is_empty() {
+            let parts = add.listing.as_ref().map_or(0, |listing| listing.parts.len());
+            self.datasets.check_quota(principal, parts)?;
+        }
+        if let Some(listing) = &add.listing {
+            check_total(held, listing.parts.len())?;
+        }
+        let AddDataset { name, patterns, compression, corrupt, listing } = add.clone();
+        let phase = match &listing {
+            Some(listing) => Phase::Scanning(Scan::new(&listing.root, &listing.parts)),
+            None => Phase::Listing { lease: None },
+        };
+        self.datasets.parts += listing.map_or(0, |listing| listing.parts.len() as u64);
         let dataset = Dataset {
             name,
             patterns,
@@ -286,7 +345,10 @@ impl State {
             attempt,
             order: moment.index,
             added_ms: moment.now_ms,
-            phase: Phase::Listing { lease: None },
+            added_by: principal.clone(),
+            scope: scope.clone(),
+            stalls: BTreeMap::new(),
+            phase,
         };
         self.datasets.by_name.insert(add.name.clone(), dataset);
         self.datasets.file(&add.name);
@@ -358,6 +420,7 @@ pub(crate) fn bounded(failure: &Failure) -> Failure {
         kind: shortened(&failure.kind),
         message: shortened(&failure.message),
         file: failure.file.as_deref().map(shortened),
+        reported_by: shortened(&failure.reported_by),
         ..*failure
     }
 }
@@ -412,8 +475,15 @@ fn leases_of(dataset: &Dataset) -> Vec<(u64, ScanRef)> {
 fn check_add(add: &AddDataset) -> Result<(), Refusal> {
     check_name("the dataset's name", &add.name)?;
     let found = add.patterns.len();
-    if found == 0 || found > PATTERNS_MAX {
-        let reason = format!("a dataset has 1 to {PATTERNS_MAX} patterns, not {found}");
+    if let Some(Listing { root, parts }) = &add.listing {
+        check_listing(root, parts)?;
+        if parts.is_empty() || found > 0 {
+            return Err(Refusal::Invalid("a listing has files, and no patterns".to_owned()));
+        }
+    } else if found == 0 || found > PATTERNS_MAX {
+        let reason = format!(
+            "a dataset has 1 to {PATTERNS_MAX} patterns, not {found}; name more files as @LIST, a text with one a line"
+        );
         return Err(Refusal::Invalid(reason));
     }
     for pattern in &add.patterns {
@@ -465,7 +535,7 @@ mod tests {
 
     fn failure(message: &str) -> Failure {
         let (kind, message) = ("ERROR_KIND_CORRUPT".to_owned(), message.to_owned());
-        Failure { kind, message, file: Some("a".to_owned()), offset: Some(7), ordinal: None }
+        Failure { kind, message, file: Some("a".to_owned()), offset: Some(7), ..Failure::default() }
     }
 
     fn fail(attempt: u64, message: &str) -> Change {
@@ -602,7 +672,9 @@ mod tests {
         );
         refused(
             AddDataset { patterns: vec![], ..add_dataset() },
-            expect!["a dataset has 1 to 1000 patterns, not 0"],
+            expect![[r#"
+                a dataset has 1 to 1000 patterns, not 0; name more files as
+                @LIST, a text with one a line"#]],
         );
         refused(
             AddDataset { patterns: vec![String::new()], ..add_dataset() },

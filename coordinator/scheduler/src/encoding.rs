@@ -60,6 +60,7 @@ struct Row {
     started: u64,
     known: u64,
     wants: u64,
+    ahead: u64,
     released: Option<u64>,
 }
 
@@ -97,7 +98,7 @@ impl Command {
 
 impl Takes {
     fn push(&mut self, take: &Take) {
-        let Take { lease, epoch, step, started, known, wants, released, facts } = take;
+        let Take { lease, epoch, step, started, known, wants, ahead, released, facts } = take;
         let is_pool = |(job, generation, of): &(String, u64, u64)| {
             (job, generation, of) == (&lease.job, &lease.generation, epoch)
         };
@@ -119,6 +120,7 @@ impl Takes {
             started: *started,
             known: *known,
             wants: *wants,
+            ahead: *ahead,
             released: *released,
         });
     }
@@ -129,13 +131,15 @@ impl Takes {
             let missing = |what| EncodingError::Missing { take: number, what };
             let (job, generation, epoch) = pools.get(row.pool).ok_or(missing("a pool"))?;
             let facts = facts.get(row.facts).ok_or(missing("facts"))?.clone();
-            let Row { rank, fencing, step, started, known, wants, released, .. } = row;
+            let Row { rank, fencing, step, started, known, wants, ahead, released, .. } = row;
             let lease = LeaseRef { job: job.clone(), generation: *generation, rank, fencing };
-            Ok(Take { lease, epoch: *epoch, step, started, known, wants, released, facts })
+            let epoch = *epoch;
+            Ok(Take { lease, epoch, step, started, known, wants, ahead, released, facts })
         };
         let takes =
             takes.into_iter().enumerate().map(take).collect::<Result<_, EncodingError>>()?;
-        Ok(Command { request_id, principal, now_ms, change: Change::TakeGroups { takes } })
+        let change = Change::TakeGroups { takes };
+        Ok(Command { request_id, principal, scope: vec![], now_ms, change })
     }
 }
 
@@ -175,6 +179,7 @@ mod tests {
             started: 3,
             known: 4,
             wants: 5,
+            ahead: 12,
             released: (rank == 1).then_some(6),
             facts: PoolFacts { groups: 7, samples: 8, at: 1, next },
         };
@@ -187,6 +192,7 @@ mod tests {
         Command {
             request_id: "q".to_owned(),
             principal: "p".to_owned(),
+            scope: vec![],
             now_ms: 11,
             change: Change::TakeGroups { takes },
         }
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn takes_are_written_as_they_always_were() {
         let hex: String = takes().to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        expect!["01017101700b0201610301016203010207080102090a07080100040000008407020304050000010185070203040501060101008407020304050000010286070203040500"].assert_eq(&hex);
+        expect!["01017101700b0201610301016203010207080102090a07080100040000008407020304050c000001018507020304050c01060101008407020304050c000001028607020304050c00"].assert_eq(&hex);
     }
 
     #[test]
@@ -237,6 +243,7 @@ mod tests {
                 started: 0,
                 known: 0,
                 wants: 0,
+                ahead: 0,
                 released: None,
             }],
         };
@@ -251,12 +258,13 @@ mod tests {
             truncated: Some(1),
             pieces: vec![Piece { group: 1, from: 2, to: 3 }],
             more: true,
+            horizon: 8,
+            version: 9,
             closed: vec![4],
             revoke_from: None,
-            quota: Some(5),
             ended: false,
-            first_step: 6,
-            batch_size: 7,
+            first_step: 5,
+            batch_size: 6,
         };
         let fenced = Refusal::Fenced { what: "lease".into(), fencing: 1, reason: "gone".into() };
         let answers = [

@@ -182,7 +182,22 @@ pub enum Happening {
         /// That step of the epoch.
         step: u64,
     },
-    /// Every rank has left an epoch.
+    /// The policy has decided on samples in doubt: their trainer did not come back.
+    DoubtDecided {
+        /// The job.
+        job: String,
+        /// The generation.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// The epoch.
+        epoch: u64,
+        /// How many samples.
+        samples: u64,
+        /// Whether they were dropped; else other ranks get them.
+        is_dropped: bool,
+    },
+    /// Every rank has left an epoch, or nothing is left of it.
     EpochSealed {
         /// The job.
         job: String,
@@ -288,6 +303,7 @@ impl Event {
             Happening::GenerationComplete { .. } => "generation_complete",
             Happening::RankServed { .. } => "rank_served",
             Happening::RankEnded { .. } => "rank_ended",
+            Happening::DoubtDecided { .. } => "doubt_decided",
             Happening::EpochSealed { .. } => "epoch_sealed",
             Happening::AccessCreated { .. } => "access_created",
             Happening::AccessRevoked { .. } => "access_revoked",
@@ -323,7 +339,7 @@ mod tests {
         // By the same worker it is nothing to tell.
         fixture.start(back);
         let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease });
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None });
         expect![[r#"
             [
                 (
@@ -407,7 +423,12 @@ mod tests {
         let mut identity = identity(Tail::Drop);
         identity.lanes = count;
         let (name, dataset) = ("wide".to_owned(), DATASET.to_owned());
-        fixture.done(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+        fixture.done(Change::RegisterJob(RegisterJob {
+            name,
+            identity,
+            dataset,
+            record_spec_chunks: vec![],
+        }));
         let segments = vec![Segment::start(count, 1, count).unwrap()];
         for rank in 0..count {
             let (job, trainer) = ("wide".to_owned(), rank.to_string());

@@ -2,13 +2,13 @@
 
 use expect_test::Expect;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail,
 };
 
 use crate::{
-    AddDataset, Answer, Applied, Change, Command, CursorReport, FinishDataset, Generation,
-    JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal, RegisterJob, ReportListing,
-    ReportScan, ScanTask, SessionId, StartRank, Started, State, Take, Taken,
+    AddDataset, Answer, Applied, Change, Command, CursorReport, DoubtPolicy, FinishDataset,
+    Generation, JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal, RegisterJob,
+    ReportListing, ReportScan, ScanTask, SessionId, StartRank, Started, State, Take, Taken,
 };
 
 pub(crate) const JOB: &str = "train";
@@ -42,7 +42,7 @@ impl Fixture {
 
     pub(crate) fn command(&self, change: Change) -> Command {
         let (request_id, principal) = (String::new(), "test".to_owned());
-        Command { request_id, principal, now_ms: self.now_ms, change }
+        Command { request_id, principal, scope: vec![], now_ms: self.now_ms, change }
     }
 
     pub(crate) fn apply(&mut self, change: Change) -> Result<Answer, Refusal> {
@@ -156,6 +156,7 @@ pub(crate) fn join(worker: &str, incarnation: &str) -> JoinSession {
         endpoint: String::new(),
         decoders: vec![],
         proved: false,
+        data_roots: vec![],
     }
 }
 
@@ -167,6 +168,7 @@ pub(crate) fn add_dataset() -> AddDataset {
         patterns,
         compression,
         corrupt: shardfeed_plan::Corrupt::Error,
+        listing: None,
     }
 }
 
@@ -211,17 +213,22 @@ pub(crate) fn identity(tail: Tail) -> JobIdentity {
         interleave: 4,
         block_length: 1,
     };
-    let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
-    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, operators, decoder }
+    let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
+    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, records, decoder }
 }
 
 /// A session `w` and a dynamic job of 4 groups with 10 samples each.
-pub(crate) fn dynamic_job(tail: Tail) -> (Fixture, SessionId) {
+pub(crate) fn dynamic_job() -> (Fixture, SessionId) {
     let mut fixture = Fixture::default();
     let session = fixture.join("w");
-    let identity = JobIdentity { mode: Mode::Dynamic, lanes: 1, ..identity(tail) };
+    let identity = JobIdentity { mode: Mode::Dynamic, lanes: 1, ..identity(Tail::Uneven) };
     let (name, dataset) = (JOB.to_owned(), String::new());
-    fixture.done(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+    fixture.done(Change::RegisterJob(RegisterJob {
+        name,
+        identity,
+        dataset,
+        record_spec_chunks: vec![],
+    }));
     (fixture, session)
 }
 
@@ -232,8 +239,8 @@ pub(crate) fn facts() -> PoolFacts {
 /// A take of a rank of the current generation that has told nothing yet.
 pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Take {
     let lease = fixture.lease(rank);
-    let (epoch, step, started, known, released) = (0, 0, 0, 0, None);
-    Take { lease, epoch, step, started, known, wants, released, facts: facts() }
+    let (epoch, step, started, known, ahead, released) = (0, 0, 0, 0, 0, None);
+    Take { lease, epoch, step, started, known, wants, ahead, released, facts: facts() }
 }
 
 pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Take>) -> Vec<Result<Taken, Refusal>> {
@@ -255,7 +262,12 @@ pub(crate) fn taken(fixture: &mut Fixture, rank: u64, started: u64, wants: u64) 
 
 pub(crate) fn register(tail: Tail) -> Change {
     let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
-    Change::RegisterJob(RegisterJob { name, identity: identity(tail), dataset })
+    Change::RegisterJob(RegisterJob {
+        name,
+        identity: identity(tail),
+        dataset,
+        record_spec_chunks: vec![],
+    })
 }
 
 pub(crate) fn segment(steps: u64) -> Segment {
@@ -284,5 +296,7 @@ pub(crate) fn first_of_two(session: SessionId) -> StartRank {
         session,
         trainer: "t".to_owned(),
         intent: fresh(),
+        doubt: DoubtPolicy::default(),
+        peer: None,
     }
 }

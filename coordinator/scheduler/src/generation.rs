@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Segment, Steps};
 
 use crate::answer::Refusal;
-use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, OVER_MAX};
-use crate::command::Fencing;
+use crate::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
 use crate::cursor::{RankCursor, SealedEpoch};
+use crate::doubt::DoubtPolicy;
 use crate::history::{LeaseEnd, PastLeases};
 use crate::lease::RankLease;
 use crate::origin::{Origin, at_step};
@@ -44,11 +44,11 @@ pub struct Generation {
     /// Of a dynamic job: what was granted of each epoch, the last ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<u64, Pool>,
+    /// Of a dynamic job: what becomes of samples in doubt.
+    #[serde(default)]
+    pub doubt: DoubtPolicy,
     /// When each epoch began that is not sealed, as far as kept, Unix ms.
     pub(crate) begun: BTreeMap<u64, u64>,
-    /// Epochs of a dynamic job that are consumed and not sealed, and whose lists were let go.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) over: BTreeMap<u64, Tally>,
     /// Epochs below are sealed.
     pub(crate) sealed_to: u64,
     /// Joined ranks by their cursor.
@@ -74,6 +74,9 @@ pub struct Rank {
     pub cursor_ms: u64,
     /// Whether its trainer was done with it.
     pub ended: bool,
+    /// The error with which it ended, until it starts again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// The generation that its trainer moved to.
     pub moved_to: Option<u64>,
     /// Its leases that ended.
@@ -172,28 +175,15 @@ impl Generation {
         std::mem::replace(&mut rank.lease, lease)
     }
 
-    /// Frees a rank that its session or trainer no longer has. What it was granted of an epoch
-    /// that ranks share out among themselves is free, unless the generation is over.
+    /// Frees a rank that its session or trainer no longer has. What it was granted is free or in doubt, unless
+    /// the generation is over.
     pub(crate) fn free(&mut self, number: u64, end: &LeaseEnd) -> Option<RankLease> {
-        self.free_or_hold(number, false, end)
-    }
-
-    /// The same; `is_held`: what it was granted stays for its trainer, which comes back from where it
-    /// is, until somebody asks for it.
-    pub(crate) fn free_or_hold(
-        &mut self,
-        number: u64,
-        is_held: bool,
-        end: &LeaseEnd,
-    ) -> Option<RankLease> {
+        let is_told = end.why.is_told();
         let before = self.lend(number, None)?;
         self.file_end(number, &before, end);
         if self.superseded_by.is_none() {
             for pool in self.pools.values_mut() {
-                match is_held {
-                    true => pool.hold(number, before.fencing),
-                    false => pool.release(number, before.fencing, end.at_ms),
-                }
+                pool.release(number, before.fencing, (end.at_ms, is_told));
             }
         }
         Some(before)
@@ -207,19 +197,18 @@ impl Generation {
     }
 
     /// Whether a rank of a dynamic job can stand at a cursor that is not before the known one;
-    /// `lost`: also by what it had when its session ended.
-    pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, lost: bool) -> bool {
+    /// `decided`: also by what it had when its session ended.
+    pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, decided: bool) -> bool {
         match self.pools.get(&cursor.epoch) {
-            Some(pool) => pool.can_stand_at(number, cursor.step, lost),
+            Some(pool) => pool.can_stand_at(number, cursor.step, decided),
             None if self.is_over(cursor.epoch) => true,
             None => cursor.step == self.first_step(cursor.epoch),
         }
     }
 
-    /// Whether every sample of an epoch of a dynamic job was consumed whose lists are no longer kept,
-    /// though some rank has not left it: that rank gets nothing of it.
+    /// Whether an epoch of a dynamic job is sealed: no rank gets anything of it.
     pub fn is_over(&self, epoch: u64) -> bool {
-        self.over.contains_key(&epoch)
+        epoch < self.sealed_to
     }
 
     /// Step at which the lists of an epoch begin that has no pool yet.
@@ -235,30 +224,23 @@ impl Generation {
     /// The pool of an epoch, which begins as `new` if there was none. `None` while too many
     /// earlier epochs are not over.
     pub(crate) fn pool_mut(&mut self, epoch: u64, new: impl FnOnce() -> Pool) -> Option<&mut Pool> {
-        let sealed_to = self.sealed_to;
-        let is_over = |epoch: u64, pool: &Pool| epoch < sealed_to || pool.is_done();
         if !self.pools.contains_key(&epoch) {
             while self.pools.len() >= EPOCHS_KEPT {
-                if self.over.len() >= OVER_MAX {
+                let first = *self.pools.first_key_value()?.0;
+                if !self.is_over(first) {
                     return None;
                 }
-                let over = self.pools.iter().find(|(epoch, pool)| is_over(**epoch, pool));
-                let over = *over?.0;
-                let pool = self.pools.remove(&over);
-                if let Some(pool) = pool.filter(|_| over >= sealed_to) {
-                    self.over.insert(over, pool.tally(self.world_size));
-                }
+                self.pools.remove(&first);
             }
             self.pools.insert(epoch, new());
         }
         self.pools.get_mut(&epoch)
     }
 
-    /// Counts what a lease that is no longer good says late.
-    pub(crate) fn count_late(&mut self, number: u64, fencing: Fencing, cursor: RankCursor) {
-        if let Some(pool) = self.pools.get_mut(&cursor.epoch) {
-            pool.count_late(number, fencing, cursor.step);
-        }
+    /// Numbers of an epoch of a dynamic job of which nothing is left to deliver; `None`: something is, or they are
+    /// not kept.
+    pub fn consumed_tally(&self, epoch: u64) -> Option<Tally> {
+        self.pools.get(&epoch).filter(|pool| pool.is_done()).map(Pool::tally)
     }
 
     /// Pieces that its pools keep.
@@ -310,21 +292,24 @@ impl Generation {
         }
     }
 
-    fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
-        let to = self.cursor().epoch;
+    /// Seals the epochs that all ranks have left, and those of dynamic jobs of which nothing is left to deliver;
+    /// returns at most `most` last ones.
+    pub(crate) fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let mut to = self.cursor().epoch.max(self.sealed_to);
+        while self.pools.get(&to).is_some_and(Pool::is_done) {
+            to += 1;
+        }
         let first = self.sealed_to.max(to.saturating_sub(most as u64));
         let sealed = (first..to).map(|epoch| {
             // An epoch that no rank was seen in began no later than the one before it ended.
             let begun = self.begun.range(..=epoch).next_back();
             let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
-            let kept = self.pools.get(&epoch).map(|pool| pool.tally(self.world_size));
-            let tally = kept.or_else(|| self.over.get(&epoch).copied());
+            let tally = self.pools.get(&epoch).map(Pool::tally);
             SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms, tally }
         });
         let sealed = sealed.collect();
-        self.sealed_to = self.sealed_to.max(to);
+        self.sealed_to = to;
         self.begun.retain(|epoch, _| *epoch >= to);
-        self.over.retain(|epoch, _| *epoch >= to);
         sealed
     }
 

@@ -38,14 +38,23 @@ pub enum LeaseEnded {
     WorkerExpired,
     /// Its worker started again.
     WorkerReplaced,
-    /// Its trainer was done with the rank.
+    /// Its trainer was done with the rank, and said how far it came.
     TrainerEnded,
+    /// Its trainer was gone without a word.
+    TrainerGone,
     /// Its trainer moved on to another generation.
     TrainerMoved,
     /// A trainer came back to the rank, by this worker or another one.
     TrainerReturned,
     /// Somebody cancelled the job.
     JobCancelled,
+}
+
+impl LeaseEnded {
+    /// Whether the trainer has said how far it came.
+    pub(crate) fn is_told(self) -> bool {
+        matches!(self, Self::TrainerEnded | Self::TrainerMoved)
+    }
 }
 
 impl From<EndReason> for LeaseEnded {
@@ -123,6 +132,10 @@ pub enum Returned {
     Left,
     /// The rank came from an earlier generation, and others have what it had.
     TakenOver,
+    /// They were in doubt, and `in_doubt="redeliver"` decided.
+    InDoubt,
+    /// They were in doubt, and `in_doubt="drop"` decided: nobody gets them.
+    Dropped,
 }
 
 /// The last returns of an epoch.
@@ -163,7 +176,7 @@ mod tests {
     use shardfeed_plan::{Intent, Tail};
 
     use super::*;
-    use crate::fixture::{Fixture, dynamic_job, first_of_two, taken};
+    use crate::fixture::{Fixture, JOB, dynamic_job, first_of_two, taken};
     use crate::{Change, StartRank};
 
     #[test]
@@ -194,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_of_a_list_is_remembered_with_its_reason() {
-        let (mut fixture, session) = dynamic_job(Tail::Uneven);
+        let (mut fixture, session) = dynamic_job();
         let other = fixture.join("v");
         fixture.start(first_of_two(session));
         fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(other) });
@@ -202,8 +215,16 @@ mod tests {
         fixture.now_ms = 50;
         fixture.done(Change::ExpireSessions { sessions: vec![session] });
         let returns = &fixture.current().pools[&0].returns;
-        let back = Return { at_ms: 50, rank: 0, why: Returned::Unserved, pieces: granted };
-        assert_eq!((returns.kept.as_slice(), returns.forgotten), ([back].as_slice(), 0));
+        // The first batch is in doubt.
+        let pieces = vec![Piece { from: 4, ..granted[0] }, granted[1]];
+        let back = Return { at_ms: 50, rank: 0, why: Returned::Unserved, pieces };
+        assert_eq!((returns.kept.as_slice(), returns.forgotten), ([back.clone()].as_slice(), 0));
+        fixture.now_ms = 60;
+        fixture.apply(Change::DeclareGone { job: JOB.into(), rank: 0 }).unwrap();
+        let returns = &fixture.current().pools[&0].returns;
+        let pieces = vec![Piece { to: 4, ..granted[0] }];
+        let decided = Return { at_ms: 60, rank: 0, why: Returned::InDoubt, pieces };
+        assert_eq!(returns.kept.as_slice(), [back, decided].as_slice());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a start of a dynamic job takes over from the generation that made its token.
 //! Source: docs/ORDER.md, section 10.
 
-use shardfeed_plan::dynamic::quota;
+use shardfeed_plan::dynamic::FreePieces;
 use shardfeed_plan::{Intent, Segment, Steps};
 
 use crate::answer::Refusal;
@@ -103,7 +103,10 @@ impl Job {
         else {
             return forgotten(format!("generation {from} keeps no lists of epoch {epoch}"));
         };
-        if generation.world_size == start.world_size && alike(&segments, &origin.segments) {
+        if generation.world_size == start.world_size
+            && alike(&segments, &origin.segments)
+            && !pool.has_moved()
+        {
             let copy = pool.copied();
             if !copy.can_stand_at(start.rank, step, true) {
                 let reason = format!("generation {from} did not grant that to rank {}", start.rank);
@@ -115,13 +118,11 @@ impl Job {
             return Ok(None);
         }
         let recut = recut(pool, generation, &segments, start, origin);
-        let Some(mut recut) = recut else {
+        if recut.is_none() {
             let reason = format!("it does not say where each rank of generation {from} stood");
             return Err(self.forgotten(epoch, step, reason));
-        };
-        let left = recut.samples - recut.before;
-        recut.quota = quota(self.identity.tail, left, start.world_size, recut.batch_size);
-        Ok(Some(recut))
+        }
+        Ok(recut)
     }
 }
 
@@ -159,11 +160,11 @@ fn recut(
     Some(Pool {
         first_step: origin.step(),
         batch_size: origin.global_batch() / start.world_size,
-        quota: None,
         before: pool.begun - returned.samples(),
         returned,
         shares: std::collections::BTreeMap::new(),
-        held: std::collections::BTreeMap::new(),
+        dropped: FreePieces::default(),
+        waited_ms: 0,
         returns: crate::history::Returns::default(),
         consumed: 0,
         ..*pool

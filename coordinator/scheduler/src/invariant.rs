@@ -13,6 +13,7 @@ use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
 use crate::hold::Hold;
 use crate::job::Job;
+use crate::pool::Pool;
 use crate::scan::{PartState, ScanLease};
 use crate::state::State;
 
@@ -208,7 +209,11 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     bound("runs of a job", job.runs.len(), RUNS_KEPT)?;
     bound("corrupt records of a job", job.skipped.len(), SKIPPED_KEPT)?;
     let ascends = job.skipped.is_sorted_by(|a, b| a.sample < b.sample);
-    rule(ascends, name, "corrupt records are known once each, by sample")?;
+    let is_once = job.skipped.iter().all(|known| !job.skipped_more.contains(known.sample));
+    rule(ascends && is_once, name, "corrupt records are known once each, by sample")?;
+    let has_room = job.skipped.len() < SKIPPED_KEPT && !job.skipped_more.is_empty();
+    rule(!has_room, name, "the first corrupt records are kept whole")?;
+    rule(job.skipped_more.is_counted(), name, "runs of corrupt samples are counted, apart, few")?;
     rule(job.opened >= generations.len() as u64, name, "every generation was opened")?;
     for (number, generation) in generations {
         rule(*number == generation.number, name, "generations are kept by number")?;
@@ -227,8 +232,12 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
         let in_time = sealed.began_ms <= sealed.sealed_ms && sealed.sealed_ms <= clock_ms;
         rule(in_time, name, "an epoch begins before it is sealed")?;
         let known = generations.get(&sealed.generation);
-        let is_left = known.is_none_or(|generation| generation.cursor().epoch > sealed.epoch);
-        rule(is_left, name, "every rank is beyond a sealed epoch")?;
+        let is_left = known.is_none_or(|generation| {
+            let pool = generation.pools.get(&sealed.epoch);
+            generation.cursor().epoch > sealed.epoch
+                || pool.map_or(job.identity.is_dynamic(), Pool::is_done)
+        });
+        rule(is_left, name, "every rank is beyond a sealed epoch, or nothing is left of it")?;
     }
     Ok(())
 }
@@ -245,7 +254,9 @@ fn check_generation(job: &Job, generation: &Generation) -> Result<(), Breach> {
     for rank in ranks.values() {
         rule(rank.start.epoch == origin.epoch, what, "ranks start in its first epoch")?;
         rule(rank.start <= rank.cursor, what, "cursors do not go back")?;
-        rule(rank.cursor.epoch >= *sealed_to, what, "no rank is in a sealed epoch")?;
+        // In a dynamic job others may have consumed all of an epoch.
+        let is_beyond = rank.cursor.epoch >= *sealed_to || !generation.pools.is_empty();
+        rule(is_beyond, what, "no rank is in a sealed epoch")?;
     }
     bound("epochs begun", begun.len(), EPOCHS_BEGUN_KEPT)?;
     rule(*sealed_to >= origin.epoch, what, "epochs are sealed from its first one on")?;

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{JobIdentity, Segment, differences};
+use shardfeed_plan::{Digest, JobIdentity, Records, Segment, differences};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    GENERATIONS_KEPT, JOBS_MAX, OPERATORS_BYTES_MAX, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT,
-    SEALED_KEPT, check_length, check_name, check_room, check_text,
+    GENERATIONS_KEPT, JOBS_MAX, OPERATORS_BYTES_MAX, PIECES_KEPT, PRINCIPAL_JOBS_MAX, RANKS_KEPT,
+    RECORD_SPEC_CHUNKS_MAX, RUNS_KEPT, SEALED_KEPT, check_count, check_length, check_name,
+    check_room, check_text,
 };
-use crate::command::RegisterJob;
+use crate::command::{Command, RegisterJob};
 use crate::cursor::SealedEpoch;
 use crate::dataset::{Phase, check_content};
 use crate::event::Happening;
@@ -18,8 +19,9 @@ use crate::generation::Generation;
 use crate::history::LeaseEnd;
 use crate::hold::Held;
 use crate::lease::RankRef;
-use crate::session::Sessions;
-use crate::skipped::SkippedRecord;
+use crate::pool::Pool;
+use crate::session::{Sessions, principal_name};
+use crate::skipped::{SampleRuns, SkippedRecord};
 use crate::state::{Moment, State};
 
 /// A job.
@@ -31,8 +33,20 @@ pub struct Job {
     pub identity: JobIdentity,
     /// Dataset that it reads.
     pub dataset: String,
+    /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub record_spec_chunks: Vec<Digest>,
     /// When it was registered, Unix ms.
     pub registered_ms: u64,
+    /// Who registered it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub registered_by: String,
+    /// User whose processes train it, as the worker that served its first rank knew it; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// Limited principals whose processes continued ranks that a worker had served: they may start others.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub continued_by: BTreeSet<String>,
     /// Its last generations by number; the last one is the current one.
     pub generations: BTreeMap<u64, Generation>,
     /// Generations opened so far.
@@ -52,9 +66,12 @@ pub struct Job {
     /// Who holds it; `None`: nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// Corrupt records that its workers met, by sample, at most [`crate::SKIPPED_KEPT`].
+    /// The first corrupt records that its workers met, by sample, at most [`crate::SKIPPED_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedRecord>,
+    /// Samples of all further ones, so that they are counted.
+    #[serde(default, skip_serializing_if = "SampleRuns::is_empty")]
+    pub skipped_more: SampleRuns,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -118,13 +135,13 @@ impl Job {
     }
 
     /// What took over from a generation in which a rank has no place, or why it has none.
-    pub(crate) fn out_of_place(&self, generation: u64, reason: String) -> Refusal {
+    pub(crate) fn out_of_place(&self, generation: u64, otherwise: Refusal) -> Refusal {
         if let Some(refusal) = self.superseded(generation) {
             return refusal;
         }
         match self.current().filter(|current| current.number > generation) {
             Some(current) => current.as_successor().refusal(&self.name, generation),
-            None => Refusal::Invalid(reason),
+            None => otherwise,
         }
     }
 
@@ -139,6 +156,17 @@ impl Job {
         let too_many = self.sealed.len().saturating_sub(SEALED_KEPT);
         self.sealed.drain(..too_many);
         told
+    }
+
+    /// Counts sealed epochs of a dynamic job anew: a rank on which the policy had decided came back.
+    pub(crate) fn recount(&mut self, generation: u64) {
+        let Some(known) = self.generations.get(&generation) else {
+            return;
+        };
+        for sealed in self.sealed.iter_mut().filter(|sealed| sealed.generation == generation) {
+            let pool = known.pools.get(&sealed.epoch);
+            sealed.tally = pool.map(Pool::tally).or(sealed.tally);
+        }
     }
 
     /// Takes out what is no longer kept. A generation whose ranks are just moving on is kept
@@ -199,19 +227,27 @@ impl Jobs {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 
+    /// Ranks in all generations of the jobs of a principal.
+    pub(crate) fn ranks_of(&self, principal: &str) -> u64 {
+        let own = |job: &&Job| principal_name(&job.registered_by) == principal;
+        let generations =
+            self.by_name.values().filter(own).flat_map(|job| job.generations.values());
+        generations.map(|generation| generation.ranks.len() as u64).sum()
+    }
+
     /// Groups begun in all pools: about how large they are.
     pub(crate) fn groups(&self) -> u64 {
         let generations = self.by_name.values().flat_map(|job| job.generations.values());
         generations.flat_map(|generation| generation.pools.values()).map(|pool| pool.next).sum()
     }
 
-    /// Frees a rank whose session ended, see [`Generation::free_or_hold`].
+    /// Frees a rank whose session ended.
     /// Returns whether somebody cares: its generation goes on.
-    pub(crate) fn free(&mut self, rank: &RankRef, is_held: bool, end: &LeaseEnd) -> bool {
+    pub(crate) fn free(&mut self, rank: &RankRef, end: &LeaseEnd) -> bool {
         let job = self.by_name.get_mut(&rank.job);
         let generation = job.and_then(|job| job.generations.get_mut(&rank.generation));
         generation.is_some_and(|generation| {
-            generation.free_or_hold(rank.rank, is_held, end);
+            generation.free(rank.rank, end);
             generation.superseded_by.is_none()
         })
     }
@@ -264,11 +300,15 @@ impl State {
     pub(crate) fn register_job(
         &mut self,
         moment: Moment,
+        Command { principal, scope, .. }: &Command,
         register: &RegisterJob,
     ) -> Result<Answer, Refusal> {
-        let RegisterJob { name, identity, dataset } = register;
+        let RegisterJob { name, identity, dataset, record_spec_chunks } = register;
         check_name("the job's name", name)?;
         check_identity(identity)?;
+        let hint = "declare fewer features and operators";
+        let chunks = record_spec_chunks.len();
+        check_count("chunks of a record spec", chunks, RECORD_SPEC_CHUNKS_MAX, hint)?;
         self.check_dataset(dataset, identity)?;
         if let Some(known) = self.jobs.by_name.get(name) {
             let differences = differences(&known.identity, identity);
@@ -277,13 +317,28 @@ impl State {
             }
             return Err(Refusal::OtherIdentity { name: name.clone(), differences });
         }
+        let has_spec = matches!(identity.records, Records::RecordSpec(_));
+        if has_spec && !dataset.is_empty() && chunks == 0 {
+            let reason =
+                format!("the record spec of job `{name}` has no chunks; register it again");
+            return Err(Refusal::Invalid(reason));
+        }
         let held = self.jobs.by_name.len() as u64;
         check_room("jobs", held, JOBS_MAX as u64, "use the names of jobs that exist")?;
+        if !scope.is_empty() {
+            let own = self.jobs.by_name.values().filter(|job| job.registered_by == *principal);
+            let (what, hint) = (format!("jobs of {principal}"), "have an operator remove some");
+            check_room(&what, own.count() as u64, PRINCIPAL_JOBS_MAX, hint)?;
+        }
         let job = Job {
             name: name.clone(),
             identity: identity.clone(),
             dataset: dataset.clone(),
+            record_spec_chunks: record_spec_chunks.clone(),
             registered_ms: moment.now_ms,
+            registered_by: principal.clone(),
+            owner: None,
+            continued_by: BTreeSet::new(),
             generations: BTreeMap::new(),
             opened: 0,
             sealed: VecDeque::new(),
@@ -293,6 +348,7 @@ impl State {
             numbered_from: self.jobs.removed_below,
             held: None,
             skipped: vec![],
+            skipped_more: SampleRuns::default(),
         };
         self.jobs.by_name.insert(name.clone(), job);
         let (job, dataset) = (name.clone(), dataset.clone());
@@ -326,21 +382,24 @@ fn not_found(name: &str) -> Refusal {
 }
 
 fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
-    let JobIdentity { shuffle, lanes, operators, decoder, .. } = identity;
+    let JobIdentity { shuffle, lanes, records, decoder, .. } = identity;
     if identity.is_dynamic() && *lanes != 1 {
         let reason = format!("lanes={lanes} means nothing with mode=\"dynamic\"; leave it out");
         return Err(Refusal::Invalid(reason));
     }
-    check_length("the list of operators", operators, OPERATORS_BYTES_MAX)?;
+    if let Records::Operators(line) = records {
+        check_length("the list of operators", line, OPERATORS_BYTES_MAX)?;
+    }
     check_text("the decoder's id", decoder)?;
-    let plan = shuffle.validate().and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));
+    let plan = identity.mode.check_tail(identity.tail).and_then(|()| shuffle.validate());
+    let plan = plan.and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));
     plan.map_err(|error| Refusal::Invalid(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use shardfeed_plan::Tail;
+    use shardfeed_plan::{Mode, Tail};
 
     use super::*;
     use crate::Change;
@@ -348,7 +407,7 @@ mod tests {
 
     fn with(identity: JobIdentity) -> Change {
         let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
-        Change::RegisterJob(RegisterJob { name, identity, dataset })
+        Change::RegisterJob(RegisterJob { name, identity, dataset, record_spec_chunks: vec![] })
     }
 
     #[test]
@@ -381,7 +440,12 @@ mod tests {
         plain.shuffle.enabled = false;
         let job = |identity: &JobIdentity| {
             let (name, dataset) = ("plain".to_owned(), DATASET.to_owned());
-            Change::RegisterJob(RegisterJob { name, identity: identity.clone(), dataset })
+            Change::RegisterJob(RegisterJob {
+                name,
+                identity: identity.clone(),
+                dataset,
+                record_spec_chunks: vec![],
+            })
         };
         fixture.done(job(&plain));
         plain.shuffle.window = 99;
@@ -437,10 +501,35 @@ mod tests {
             expect!["`lanes` is 18446744073709551615, but may be at most 1048576"],
         );
         refused(
-            |identity| identity.operators = "x".repeat(20_000),
+            |identity| identity.records = Records::Operators("x".repeat(20_000)),
             expect![[r#"
             the list of operators has 20000 bytes; at most 16384 are
             allowed"#]],
+        );
+    }
+
+    #[test]
+    fn a_dynamic_job_with_equal_steps_is_refused() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let dynamic =
+            |tail, lanes| with(JobIdentity { mode: Mode::Dynamic, lanes, ..identity(tail) });
+        fixture.refused(
+            dynamic(Tail::Uneven, 2),
+            expect![[r#"lanes=2 means nothing with mode="dynamic"; leave it out"#]],
+        );
+        fixture.refused(
+            dynamic(Tail::Drop, 1),
+            expect![[r#"
+            mode="dynamic" has tail="uneven" only: with equal steps no
+            rank could take another's work; pass tail="uneven", or
+            mode="deterministic" for tail="drop""#]],
+        );
+        fixture.refused(
+            dynamic(Tail::Pad, 1),
+            expect![[r#"
+            mode="dynamic" has tail="uneven" only: with equal steps no
+            rank could take another's work; pass tail="uneven", or
+            mode="deterministic" for tail="pad""#]],
         );
     }
 
@@ -449,7 +538,12 @@ mod tests {
         let (mut fixture, _) = Fixture::with_job(Tail::Drop);
         let job = |number: usize| {
             let (name, dataset) = (number.to_string(), DATASET.to_owned());
-            Change::RegisterJob(RegisterJob { name, identity: identity(Tail::Drop), dataset })
+            Change::RegisterJob(RegisterJob {
+                name,
+                identity: identity(Tail::Drop),
+                dataset,
+                record_spec_chunks: vec![],
+            })
         };
         for number in 1..JOBS_MAX {
             let command = fixture.command(job(number));
@@ -470,7 +564,7 @@ mod tests {
                 ranks first"#]],
         );
         let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease });
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None });
         fixture.refused(
             Change::RemoveDataset { name: DATASET.to_owned() },
             expect!["job `train` reads dataset `images`; remove the job first"],

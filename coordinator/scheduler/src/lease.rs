@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
+use crate::bound::shortened;
 use crate::command::{Fencing, LeaseRef, SessionId};
 use crate::cursor::RankCursor;
 use crate::event::Happening;
@@ -100,19 +101,25 @@ impl State {
         &mut self,
         Moment { now_ms, .. }: Moment,
         lease: &LeaseRef,
+        failure: Option<&str>,
+        is_told: bool,
     ) -> Result<Answer, Refusal> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
         let known = self.jobs.by_name.get_mut(job);
+        // Of a planned epoch nothing is in doubt: its rank has the same samples when it comes back.
+        let is_told = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
         let known = known.and_then(|job| job.generations.get_mut(number));
         if let Some(generation) = known
             && let Some(ending) = generation.ranks.get_mut(rank)
             && ending.is_served_by(*fencing)
         {
-            ending.ended = true;
+            ending.ended = is_told;
+            ending.failure = failure.map(shortened);
             let RankCursor { epoch, step } = ending.cursor;
             let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));
             let worker = worker.unwrap_or_default();
-            let end = LeaseEnd { at_ms: now_ms, worker, why: LeaseEnded::TrainerEnded };
+            let why = if is_told { LeaseEnded::TrainerEnded } else { LeaseEnded::TrainerGone };
+            let end = LeaseEnd { at_ms: now_ms, worker, why };
             if let Some(lease) = generation.free(*rank, &end) {
                 let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
                 self.sessions.drop_lease(lease.session, &rank);
@@ -182,7 +189,7 @@ mod tests {
     fn a_lease_ends_with_its_session_or_its_trainer_or_a_move() {
         let (mut fixture, start) = running();
         let (first, second) = (fixture.lease(0), fixture.lease(1));
-        fixture.done(Change::EndRank { lease: second.clone() });
+        fixture.done(Change::EndRank { lease: second.clone(), is_told: true, failure: None });
         check(
             &fixture,
             &second,
@@ -228,7 +235,7 @@ mod tests {
         let session = fixture.state.sessions().next().unwrap().id;
         assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
         // It may still be ended.
-        fixture.done(Change::EndRank { lease: old });
+        fixture.done(Change::EndRank { lease: old, is_told: true, failure: None });
     }
 
     #[test]
@@ -272,7 +279,7 @@ mod tests {
     fn only_the_current_lease_ends_its_rank() {
         let (mut fixture, _) = running();
         let lease = fixture.lease(0);
-        let end = |lease: LeaseRef| Change::EndRank { lease };
+        let end = |lease: LeaseRef| Change::EndRank { lease, is_told: true, failure: None };
         fixture.refused(
             end(LeaseRef { fencing: 1, ..lease.clone() }),
             expect!["lease 1 is no longer valid: lease 9 took rank 0 over"],

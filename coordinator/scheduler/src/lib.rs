@@ -33,9 +33,11 @@ mod event;
 mod history;
 mod hold;
 mod lease;
+mod phase;
 mod place;
 mod start;
 
+mod doubt;
 mod pool;
 mod skipped;
 
@@ -52,21 +54,24 @@ pub use access::{AccessToken, CreateAccess, ExchangeAccess, Join, Role, Unusable
 pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started, Taken};
 pub use balance::Speeds;
 pub use bound::{
-    ACCESS_TOKENS_MAX, ANSWERS_BYTES_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT,
-    EPOCHS_KEPT, EVENT_RANKS_MAX, EVENTS_KEPT, GENERATION_MAX, GENERATIONS_KEPT, JOBS_MAX,
-    LEASES_KEPT, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX, PIECES_KEPT,
-    PIECES_TOLD_MAX, RANKS_KEPT, RANKS_TOTAL_MAX, REQUEST_AGE_MS, REQUESTS_KEPT,
-    RETURNED_PIECES_KEPT, RETURNS_KEPT, REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT,
-    SESSIONS_ENDED_KEPT, SESSIONS_MAX, SIZES_TOLD_MAX, SKIPPED_KEPT, STEP_MAX, TAKES_MAX,
-    TEXT_BYTES_MAX,
+    ACCESS_TOKENS_MAX, ANSWERS_BYTES_MAX, CORDONS_MAX, DATA_ROOTS_MAX, DATASETS_MAX,
+    EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENT_RANKS_MAX, EVENTS_KEPT, GENERATION_MAX, GENERATIONS_KEPT,
+    GRACE_MS_MAX, JOBS_MAX, LEASES_KEPT, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
+    PIECES_KEPT, PIECES_TOLD_MAX, PRINCIPAL_DATASETS_MAX, PRINCIPAL_JOBS_MAX, PRINCIPAL_PARTS_MAX,
+    PRINCIPAL_RANKS_MAX, PRINCIPAL_SCANS_MAX, PRINCIPAL_SESSIONS_MAX, RANKS_KEPT, RANKS_TOTAL_MAX,
+    RECORD_SPEC_CHUNKS_MAX, REQUEST_AGE_MS, REQUESTS_KEPT, RETURNED_PIECES_KEPT, RETURNS_KEPT,
+    REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSION_SCANS_OF_ONE_MAX,
+    SESSIONS_ENDED_KEPT, SESSIONS_MAX, SIZES_TOLD_MAX, SKIPPED_KEPT, SKIPPED_RUNS_MAX, STALLS_MAX,
+    STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
 };
 pub use command::{
     AddDataset, Change, Command, Cordon, CursorReport, FailDataset, FailScan, Failure, Fencing,
-    FinishDataset, JoinSession, LeaseRef, Part, PoolFacts, RankRevoke, RegisterJob, ReportListing,
-    ReportScan, Revoke, SessionId, StartRank, Take,
+    FinishDataset, JoinSession, LeaseRef, LeasedScan, Listing, Part, Peer, PoolFacts, RankRevoke,
+    RegisterJob, ReportListing, ReportScan, Revoke, SessionId, StartRank, Take, WaitForDoubt,
 };
 pub use cursor::{RankCursor, SealedEpoch};
 pub use dataset::{Dataset, Phase, Ready};
+pub use doubt::{Doubt, DoubtPolicy, InDoubt};
 pub use encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
 pub use event::{Event, Happening};
 pub use generation::{Generation, Rank, Successor};
@@ -76,9 +81,10 @@ pub use invariant::Breach;
 pub use job::Job;
 pub use lease::{RankLease, RankRef, Verdict};
 pub use origin::Origin;
+pub use phase::JobPhase;
 pub use pool::{Pool, Share, Tally};
 pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
-pub use session::{EndReason, EndedSession, Session};
+pub use session::{EndReason, EndedSession, Session, principal_name};
 pub use shardfeed_plan::Intent;
-pub use skipped::{ReportSkipped, SkippedRecord};
+pub use skipped::{ReportSkipped, SampleRuns, SkippedRecord};
 pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

@@ -1,7 +1,7 @@
 //! Where a generation begins.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{EPOCH_MAX, LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail};
+use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, check_epoch};
 
 use crate::answer::Refusal;
 use crate::bound::{STEP_MAX, shortened};
@@ -26,9 +26,7 @@ impl Origin {
         tail: Tail,
     ) -> Result<Self, Refusal> {
         let invalid = |reason: String| Err(Refusal::Invalid(reason));
-        if epoch > EPOCH_MAX {
-            return invalid(format!("epoch {epoch} is beyond every epoch"));
-        }
+        check_epoch(epoch).map_err(|error| plan_error(&error))?;
         let Some((open, closed)) = segments.split_last() else {
             return invalid("a start has at least one segment".to_owned());
         };

@@ -1,7 +1,7 @@
 //! The rules of starts: which generation a rank joins, comes back to or opens.
 //! Source: docs/ARCHITECTURE.md, Starts.
 
-use shardfeed_plan::Intent;
+use shardfeed_plan::{Intent, check_epoch};
 
 use crate::answer::Refusal;
 use crate::bound::GENERATION_MAX;
@@ -84,8 +84,9 @@ impl Job {
         }
         let RankCursor { epoch, step } = cursor;
         if !cursor.is_possible() {
-            let reason = format!("epoch {epoch} step {step} is beyond every epoch");
-            return Err(Refusal::Invalid(reason));
+            let reason = check_epoch(epoch).err().map(|error| error.to_string());
+            let beyond = || format!("epoch {epoch} step {step} is beyond every epoch");
+            return Err(Refusal::Invalid(reason.unwrap_or_else(beyond)));
         }
         if cursor < rank.cursor {
             let (StartRank { job, rank: number, .. }, known) = (start, rank.cursor);
@@ -166,7 +167,9 @@ impl Job {
         };
         // Cursors are told now and then. Where another loader really stood is known only if it ended
         // with a last word; one that is just gone may have consumed more.
-        let is_known = rank.trainer == start.trainer || rank.ended;
+        // In a dynamic job what lies beyond the state is still this rank's, and in doubt until it says so.
+        let is_left = self.identity.is_dynamic() && rank.lease.is_none();
+        let is_known = rank.trainer == start.trainer || rank.ended || is_left;
         let stays = is_known
             && current.disagreement(start, Some(&origin)).is_none()
             && current.is_at(rank.cursor, &origin);
@@ -184,23 +187,20 @@ impl Job {
         let (job, rank) = (&self.name, start.rank);
         let Some(generation) = self.generations.get(&number) else {
             let reason = format!("job `{job}` has no generation {number}; start from a token");
-            return Err(self.out_of_place(number, reason));
+            return Err(self.out_of_place(number, Refusal::Invalid(reason)));
         };
         match generation.ranks.get(&rank) {
             Some(known) if known.trainer == start.trainer => Ok((generation, known)),
             Some(_) => {
-                let reason = format!(
-                    "rank {rank} of job `{job}` belongs to another trainer in generation {number}; \
-                     start from a token"
-                );
-                Err(self.out_of_place(number, reason))
+                let (job, generation) = (job.clone(), number);
+                Err(self.out_of_place(number, Refusal::Replaced { job, rank, generation }))
             }
             None => {
                 let reason = format!(
                     "rank {rank} of job `{job}` has not joined generation {number}; start from a \
                      token"
                 );
-                Err(self.out_of_place(number, reason))
+                Err(self.out_of_place(number, Refusal::Invalid(reason)))
             }
         }
     }
@@ -257,6 +257,8 @@ impl Generation {
         let pairs = [
             ("world_size", number(start.world_size), number(self.world_size)),
             ("limit", limit(start.limit), limit(self.limit)),
+            ("in_doubt", start.doubt.in_doubt.to_string(), self.doubt.in_doubt.to_string()),
+            ("in_doubt_grace", start.doubt.grace_text(), self.doubt.grace_text()),
             ("lanes", number(origin.lanes()), number(self.origin.lanes())),
             ("global batch", number(origin.global_batch()), number(self.origin.global_batch())),
         ];

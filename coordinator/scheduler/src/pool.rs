@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::Tail;
-use shardfeed_plan::dynamic::{FreePieces, Piece, RankList, quota};
+use shardfeed_plan::dynamic::{FreePieces, Piece, RankList};
 
-use crate::command::Fencing;
+use crate::doubt::{Decided, Doubt};
 use crate::history::{Returned, Returns};
+use crate::job::is_zero;
 
 /// The groups of one epoch in one generation: each sample is free, or in one rank's list, or was
 /// consumed before the generation began.
@@ -23,10 +23,6 @@ pub struct Pool {
     pub first_step: u64,
     /// Samples of a full batch of one rank.
     pub batch_size: u64,
-    /// Samples that every rank has; `None` with `tail="uneven"`.
-    pub quota: Option<u64>,
-    /// Whether lists that lack samples are padded up to the quota.
-    pub padded: bool,
     /// Samples consumed before the generation began, by other lists than these.
     pub before: u64,
     /// The first group of which nothing was ever granted.
@@ -37,10 +33,12 @@ pub struct Pool {
     pub returned: FreePieces,
     /// What each rank was granted.
     pub shares: BTreeMap<u64, Share>,
-    /// Ranks that nobody serves and whose lists stay for a while, for their trainers to come back; the
-    /// leases that had them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub held: BTreeMap<u64, Fencing>,
+    /// Samples that were in doubt and that no rank will deliver, as `in_doubt="drop"` says.
+    #[serde(default, skip_serializing_if = "FreePieces::is_empty")]
+    pub dropped: FreePieces,
+    /// How long the epoch has waited for nothing but samples in doubt, ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waited_ms: u64,
     /// What came back from lists.
     #[serde(default, skip_serializing_if = "Returns::is_empty")]
     pub returns: Returns,
@@ -58,8 +56,12 @@ pub struct Share {
     pub list: RankList,
     /// Position in the list up to which it was consumed, as far as reported.
     pub consumed: u64,
-    /// Position up to which its worker may have begun to deliver.
+    /// Position up to which its worker has begun to read; what lies beyond can be asked back.
     pub started: u64,
+    /// Position up to which its trainer may be given samples; what lies beyond was not delivered.
+    pub horizon: u64,
+    /// Grows with every cut of the list: a horizon counts for one version.
+    pub version: u64,
     /// Position from which its worker is asked to give back what it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoke_from: Option<u64>,
@@ -69,26 +71,16 @@ pub struct Share {
     /// Pieces that its lease was told of.
     #[serde(default)]
     pub(crate) told: u64,
-    /// What was taken from it when its session ended.
+    /// Set while the samples between `consumed` and the end of the list are in doubt: nobody serves the rank,
+    /// and its trainer has not said how many of them it consumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) lost: Option<Box<Lost>>,
+    pub doubt: Option<Box<Doubt>>,
+    /// What was in doubt, once the policy has decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) decided: Option<Box<Decided>>,
     /// Positions of the list whose samples other lists have too, ascending and disjoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) doubled: Vec<Range<u64>>,
-}
-
-/// The end of a list that returned to the pool when nobody served the rank any more. Its trainer
-/// may have consumed more of it than was known.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lost {
-    /// The lease that had it.
-    pub(crate) fencing: Fencing,
-    /// Position in the list at which it was cut off.
-    pub(crate) at: u64,
-    /// What was cut off; its first step is the first one that was not known to be consumed.
-    pub(crate) rest: RankList,
-    /// Samples of it that were counted as delivered twice.
-    pub(crate) counted: u64,
 }
 
 /// Numbers of an epoch of a dynamic job, as far as reported.
@@ -100,14 +92,19 @@ pub struct Tally {
     pub delivered: u64,
     /// In no list.
     pub free: u64,
-    /// In lists and not consumed.
+    /// In lists, not consumed and not in doubt.
     pub granted: u64,
-    /// Delivered twice.
+    /// In doubt: a trainer that is gone may have consumed them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_doubt: u64,
+    /// Delivered twice, as far as reported.
     pub duplicated: u64,
-    /// What the quotas leave out.
+    /// Samples that were in doubt and went to other ranks: at most so many more were delivered twice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redelivered: u64,
+    /// Samples that were in doubt and that no rank will deliver.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
-    /// Steps of every rank; `None` without quotas.
-    pub steps: Option<u64>,
 }
 
 impl Tally {
@@ -123,10 +120,13 @@ impl Share {
             list: RankList::new(batch_size, first_step),
             consumed: 0,
             started: 0,
+            horizon: 0,
+            version: 0,
             revoke_from: None,
             left: false,
             told: 0,
-            lost: None,
+            doubt: None,
+            decided: None,
             doubled: vec![],
         }
     }
@@ -134,6 +134,12 @@ impl Share {
     /// Samples that its worker has not begun.
     pub fn unstarted(&self) -> u64 {
         self.list.samples().saturating_sub(self.started)
+    }
+
+    /// Samples in doubt.
+    pub fn in_doubt(&self) -> u64 {
+        let rest = self.own(self.list.samples()) - self.own(self.consumed);
+        self.doubt.as_ref().map_or(0, |_| rest)
     }
 
     /// Samples before a position that no other list has.
@@ -155,21 +161,28 @@ impl Share {
         pieces
     }
 
-    /// Position at which a step begins, in what it has and what it lost: the part in its list, and
-    /// the part of what it lost.
-    fn reach(&self, step: u64) -> Option<(u64, u64)> {
+    /// Position at which a step begins: in its list, or at the list's end and so far into what was decided.
+    pub(crate) fn reach(&self, step: u64) -> Option<(u64, u64)> {
         if let Some(position) = self.list.position_of_step(step) {
             return Some((position, 0));
         }
         let end = self.list.samples();
-        let lost = self.lost.as_ref().filter(|lost| lost.at == end)?;
-        Some((end, lost.rest.position_of_step(step)?))
+        let decided = self.decided.as_ref().filter(|decided| decided.at == end)?;
+        Some((end, decided.rest.position_of_step(step)?))
     }
 
-    /// Moves what is known to be consumed up; what was consumed was begun.
+    /// Moves what is known to be consumed up; what was consumed was begun and lay before the horizon.
     fn consume_to(&mut self, position: u64) {
         self.consumed = self.consumed.max(position);
+        self.horizon = self.horizon.max(self.consumed);
         self.start_to(self.consumed);
+    }
+
+    /// Moves the horizon up: so many samples beyond what was consumed may be delivered, and always a batch.
+    pub(crate) fn open(&mut self, ahead: u64) {
+        let ahead = ahead.max(self.list.batch_size());
+        let to = self.consumed.saturating_add(ahead).min(self.list.samples());
+        self.horizon = self.horizon.max(to);
     }
 
     /// Moves up to where its worker has begun; what was begun is not asked back.
@@ -180,9 +193,12 @@ impl Share {
         self.revoke_from = self.revoke_from.filter(|from| *from < end);
     }
 
-    /// Cuts the list; what came after is no longer known to its worker.
-    fn cut(&mut self, position: u64) -> RankList {
+    /// Cuts the list; what came after is no longer known to its worker, and no horizon goes beyond the cut.
+    pub(crate) fn cut(&mut self, position: u64) -> RankList {
         let rest = self.list.split_off(position);
+        self.version += 1;
+        self.horizon = self.horizon.min(self.list.samples());
+        self.started = self.started.min(self.list.samples());
         self.told = self.told.min(self.list.pieces().len() as u64);
         self.start_to(0);
         rest
@@ -191,20 +207,19 @@ impl Share {
 
 impl Pool {
     /// A pool of which nothing was granted.
-    pub(crate) fn new(groups: u64, samples: u64, tail: Tail, ranks: u64, batch_size: u64) -> Self {
+    pub(crate) fn new(groups: u64, samples: u64, batch_size: u64) -> Self {
         Self {
             groups,
             samples,
             first_step: 0,
             batch_size,
-            quota: quota(tail, samples, ranks, batch_size),
-            padded: tail == Tail::Pad,
             before: 0,
             next: 0,
             begun: 0,
             returned: FreePieces::default(),
             shares: BTreeMap::new(),
-            held: BTreeMap::new(),
+            dropped: FreePieces::default(),
+            waited_ms: 0,
             returns: Returns::default(),
             duplicated: 0,
             consumed: 0,
@@ -221,36 +236,30 @@ impl Pool {
         self.before + self.consumed
     }
 
-    /// Whether every sample was consumed.
+    /// Whether every sample was consumed or dropped.
     pub fn is_done(&self) -> bool {
-        self.delivered() == self.samples
+        self.delivered() + self.dropped.samples() == self.samples
     }
 
     /// Its numbers.
-    pub fn tally(&self, world_size: u64) -> Tally {
+    pub fn tally(&self) -> Tally {
         let lists: u64 = self.shares.values().map(|share| share.own(share.list.samples())).sum();
-        let left = self.samples - self.before;
-        let dropped = self.quota.map_or(0, |quota| left.saturating_sub(quota * world_size));
+        let in_doubt = self.in_doubt();
         Tally {
             total: self.samples,
             delivered: self.delivered(),
             free: self.free(),
-            granted: lists - self.consumed,
+            granted: lists - self.consumed - in_doubt,
+            in_doubt,
             duplicated: self.duplicated,
-            dropped,
-            steps: self.quota.map(|quota| self.first_step + quota / self.batch_size.max(1)),
+            redelivered: self.redelivered(),
+            dropped: self.dropped.samples(),
         }
     }
 
     /// Whether this rank gets nothing more of the epoch.
     pub fn has_ended(&self, rank: u64) -> bool {
-        let share = self.shares.get(&rank);
-        let samples = share.map_or(0, |share| share.list.samples());
-        share.is_some_and(|share| share.left)
-            || match self.quota {
-                None => self.is_done(),
-                Some(quota) => samples >= quota || (self.padded && self.free() == 0),
-            }
+        self.is_done() || self.shares.get(&rank).is_some_and(|share| share.left)
     }
 
     /// Pieces that it keeps.
@@ -265,29 +274,20 @@ impl Pool {
         self.shares.entry(rank).or_insert_with(|| Share::new(batch_size, first_step))
     }
 
-    /// Whether a rank can stand at a step; `lost`: also by what it had when its session ended.
-    pub(crate) fn can_stand_at(&self, rank: u64, step: u64, lost: bool) -> bool {
+    /// Whether a rank can stand at a step; `decided`: also by what it had when its session ended.
+    pub(crate) fn can_stand_at(&self, rank: u64, step: u64, decided: bool) -> bool {
         let Some(share) = self.shares.get(&rank) else {
-            return step == self.first_step || self.is_padding(step);
+            return step == self.first_step;
         };
-        self.is_padding(step) || share.reach(step).is_some_and(|(_, more)| lost || more == 0)
-    }
-
-    /// Whether a step may be padded: not before everything was granted.
-    fn is_padding(&self, step: u64) -> bool {
-        let steps = self.quota.unwrap_or(0) / self.batch_size;
-        let is_there = step >= self.first_step && step - self.first_step <= steps;
-        self.padded && is_there && self.free() == 0
+        share.reach(step).is_some_and(|(_, more)| decided || more == 0)
     }
 
     /// A rank has consumed everything before a step.
     pub(crate) fn consume(&mut self, rank: u64, step: u64) {
-        let padding = self.is_padding(step);
         let Some(share) = self.shares.get_mut(&rank) else {
             return;
         };
-        let whole = padding.then(|| share.list.samples());
-        let Some(position) = share.list.position_of_step(step).or(whole) else {
+        let Some(position) = share.list.position_of_step(step) else {
             return;
         };
         let before = share.own(share.consumed);
@@ -295,61 +295,26 @@ impl Pool {
         self.consumed += share.own(share.consumed) - before;
     }
 
-    /// A rank goes on to a later epoch: with a quota it has consumed all if it was given all;
-    /// otherwise what it did not consume is free.
+    /// A rank moves on to a later epoch: the samples that it did not consume are free.
     pub(crate) fn leave(&mut self, rank: u64, now_ms: u64) {
-        let has_all = self.quota.is_some() && self.has_ended(rank);
-        let is_shared = self.quota.is_none();
-        self.held.remove(&rank);
         let share = self.share_mut(rank);
         share.left = true;
-        share.revoke_from = None;
-        if has_all {
-            let before = share.own(share.consumed);
-            share.consume_to(share.list.samples());
-            self.consumed += share.own(share.consumed) - before;
-        } else if is_shared {
-            // What it had begun and not consumed is for others, too.
-            share.started = share.consumed;
-            let rest = share.cut(share.consumed);
-            self.take_back(&rest, rank, Returned::Left, now_ms);
-        }
+        (share.revoke_from, share.doubt) = (None, None);
+        // What it had begun and not consumed is for others, too.
+        share.started = share.consumed;
+        let rest = share.cut(share.consumed);
+        self.take_back(&rest, rank, Returned::Left, now_ms);
     }
 
-    /// Nobody serves a rank any more: with `uneven` what it is not known to have consumed is free.
-    pub(crate) fn release(&mut self, rank: u64, fencing: Fencing, now_ms: u64) {
-        self.held.remove(&rank);
-        let is_shared = self.quota.is_none();
-        let Some(share) = self.shares.get_mut(&rank).filter(|share| is_shared && !share.left)
-        else {
-            return;
-        };
-        let at = share.consumed;
-        share.started = at;
-        let rest = share.cut(at);
-        if rest.samples() > 0 {
-            self.take_back(&rest, rank, Returned::Unserved, now_ms);
-            let lost = Lost { fencing, at, rest, counted: 0 };
-            self.share_mut(rank).lost = Some(Box::new(lost));
-        }
-    }
-
-    /// Nobody serves a rank any more, but its trainer lives: its list is free when it is asked for.
-    pub(crate) fn hold(&mut self, rank: u64, fencing: Fencing) {
-        let share = self.shares.get(&rank).filter(|share| !share.left);
-        if self.quota.is_none() && share.is_some_and(|share| share.consumed < share.list.samples())
-        {
-            self.held.insert(rank, fencing);
-        }
-    }
-
-    /// Another lease has the rank: its worker knows nothing, and has begun nothing.
+    /// Another lease has the rank, whose trainer said where it stands: its worker knows nothing and has begun
+    /// nothing.
     pub(crate) fn hand_over(&mut self, rank: u64) {
-        self.held.remove(&rank);
         if let Some(share) = self.shares.get_mut(&rank) {
-            share.told = 0;
-            share.started = share.consumed;
+            (share.doubt, share.decided) = (None, None);
+            (share.told, share.started, share.horizon) = (0, share.consumed, share.consumed);
+            share.version += 1;
         }
+        self.waited_ms = 0;
     }
 
     /// A worker gives back what it has not begun from a position on.
@@ -360,111 +325,22 @@ impl Pool {
         self.take_back(&rest, rank, Returned::AskedBack, now_ms);
     }
 
-    /// A rank whose session had ended stands at a step beyond what was known: the list goes on up
-    /// to there. What is free of that is taken out; what others were granted is in two lists.
-    pub(crate) fn restore(&mut self, rank: u64, step: u64) {
-        let Some(share) = self.shares.get_mut(&rank) else {
-            return;
-        };
-        let Some((_, more @ 1..)) = share.reach(step) else {
-            return;
-        };
-        let Some(lost) = share.lost.take() else {
-            return;
-        };
-        let Lost { at, mut rest, counted, .. } = *lost;
-        rest.split_off(more);
-        self.duplicated = self.duplicated.saturating_sub(counted);
-        for piece in rest.pieces() {
-            let mut from = piece.from;
-            let ours = self.returned.remove(*piece);
-            let end = Piece { from: piece.to, to: piece.to, ..*piece };
-            for own in ours.into_iter().chain([end]) {
-                let theirs = Piece { from, to: own.from, ..*piece };
-                if theirs.samples() > 0 {
-                    let start = share.list.samples();
-                    share.list.append(theirs);
-                    share.doubled.push(start..share.list.samples());
-                    self.duplicated += theirs.samples();
-                }
-                share.list.append(own);
-                from = own.to;
-            }
-        }
-        rest.closed().into_iter().for_each(|end| share.list.close_at(at + end));
-    }
-
-    /// A rank joins with a list that another generation left: it stands at a step. From the first
-    /// sample after it that another list has too, the list ends and the rest is free.
-    pub(crate) fn take_over(&mut self, rank: u64, step: u64, now_ms: u64) {
-        self.restore(rank, step);
-        self.consume(rank, step);
-        let Some(share) = self.shares.get_mut(&rank) else {
-            return;
-        };
-        let at = share.consumed;
-        let ahead = share.doubled.iter().find(|doubled| doubled.end > at);
-        if let Some(first) = ahead.map(|doubled| doubled.start.max(at)) {
-            let rest = share.own_pieces(first..share.list.samples());
-            share.cut(first);
-            share.doubled.retain_mut(|doubled| {
-                doubled.end = doubled.end.min(first);
-                doubled.start < doubled.end
-            });
-            rest.iter().for_each(|piece| self.returned.insert(*piece));
-            self.returns.file(now_ms, rank, Returned::TakenOver, rest);
-        }
-    }
-
-    /// A late word of a lease that is no longer good: what it consumed beyond what was known will
-    /// be delivered again, or was.
-    pub(crate) fn count_late(&mut self, rank: u64, fencing: Fencing, step: u64) {
-        let lost = self.shares.get_mut(&rank).and_then(|share| share.lost.as_mut());
-        let Some(lost) = lost.filter(|lost| lost.fencing == fencing) else {
-            return;
-        };
-        if let Some(consumed) = lost.rest.position_of_step(step) {
-            self.duplicated += consumed.saturating_sub(lost.counted);
-            lost.counted = lost.counted.max(consumed);
-        }
-    }
-
     /// The same lists, for the same ranks in a generation after this one.
     pub(crate) fn copied(&self) -> Self {
         let mut copy = self.clone();
-        copy.consumed = 0;
-        copy.held.clear();
+        (copy.consumed, copy.waited_ms) = (0, 0);
         copy.returns = Returns::default();
+        let dropped = std::mem::take(&mut copy.dropped);
+        dropped.iter().for_each(|piece| copy.returned.insert(piece));
         for share in copy.shares.values_mut() {
-            (share.consumed, share.started, share.told) = (0, 0, 0);
-            (share.revoke_from, share.left) = (None, false);
+            (share.consumed, share.started, share.horizon, share.told) = (0, 0, 0, 0);
+            (share.revoke_from, share.left, share.doubt) = (None, false, None);
         }
         copy
     }
 
-    /// What is left for other ranks, where each of these stands at a step of its own. `None` if
-    /// one of them cannot stand there.
-    pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreePieces> {
-        let mut free = self.returned.clone();
-        let mut taken = vec![];
-        for (rank, share) in &self.shares {
-            let step = step_of(*rank)?;
-            let whole = self.is_padding(step).then(|| (share.list.samples(), 0));
-            let (position, more) = share.reach(step).or(whole)?;
-            let rest = share.own_pieces(position..share.list.samples());
-            rest.into_iter().for_each(|piece| free.insert(piece));
-            let doubled = share.doubled.iter();
-            let doubled = doubled.map(|d| d.start.min(position)..d.end.min(position));
-            taken.extend(doubled.flat_map(|positions| share.list.pieces_in(positions)));
-            let lost = share.lost.as_ref().filter(|_| more > 0);
-            taken.extend(lost.into_iter().flat_map(|lost| lost.rest.pieces_in(0..more)));
-        }
-        taken.into_iter().for_each(|piece| drop(free.remove(piece)));
-        Some(free)
-    }
-
     /// Files a cut-off end of a list as free.
-    fn take_back(&mut self, rest: &RankList, rank: u64, why: Returned, now_ms: u64) {
+    pub(crate) fn take_back(&mut self, rest: &RankList, rank: u64, why: Returned, now_ms: u64) {
         rest.pieces().iter().for_each(|&piece| self.returned.insert(piece));
         self.returns.file(now_ms, rank, why, rest.pieces().to_vec());
     }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{
-    DECODERS_MAX, EVENT_RANKS_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX, check_count, check_label,
-    check_name, check_room,
+    DATA_ROOTS_MAX, DECODERS_MAX, EVENT_RANKS_MAX, PRINCIPAL_SESSIONS_MAX, SESSIONS_ENDED_KEPT,
+    SESSIONS_MAX, check_count, check_label, check_name, check_room, check_text,
 };
-use crate::command::{Cordon, JoinSession, SessionId};
+use crate::command::{Command, Cordon, JoinSession, SessionId};
 use crate::event::Happening;
 use crate::history::LeaseEnd;
 use crate::lease::RankRef;
@@ -26,6 +26,9 @@ pub struct Session {
     /// Who began it; where callers prove who they are, nobody else may speak for it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
+    /// Names that its owner is limited to, as in [`Command::scope`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
     /// When it began, Unix ms.
     pub joined_ms: u64,
     /// Ranks that it serves.
@@ -34,6 +37,23 @@ pub struct Session {
     /// Parts of datasets that it lists or scans.
     #[serde(skip)]
     pub scans: BTreeSet<ScanRef>,
+}
+
+impl Session {
+    /// Whether its owner is limited to names, or is a trainer.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.scope.is_empty()
+    }
+
+    /// Name of its owner.
+    pub(crate) fn principal(&self) -> &str {
+        principal_name(&self.owner)
+    }
+}
+
+/// A principal without the id of its access token: who gets a new token under the old name is who it was.
+pub fn principal_name(principal: &str) -> &str {
+    principal.split_once(" (token ").map_or(principal, |(name, _)| name)
 }
 
 /// A session that ended.
@@ -70,6 +90,9 @@ pub(crate) struct Sessions {
     pub(crate) ended: VecDeque<EndedSession>,
     #[serde(skip)]
     pub(crate) by_worker: BTreeMap<String, SessionId>,
+    /// Live sessions of each limited principal.
+    #[serde(skip)]
+    limited: BTreeMap<String, u64>,
     /// Workers that get less than everything, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) cordons: BTreeMap<String, Cordon>,
@@ -97,6 +120,10 @@ impl Sessions {
     pub(crate) fn index(&mut self) {
         let named = |session: &Session| (session.join.worker.clone(), session.id);
         self.by_worker = self.live.values().map(named).collect();
+        self.limited.clear();
+        for session in self.live.values().filter(|session| session.is_limited()) {
+            *self.limited.entry(session.principal().to_owned()).or_default() += 1;
+        }
         for session in self.live.values_mut() {
             session.leases.clear();
             session.scans.clear();
@@ -143,6 +170,14 @@ impl Sessions {
     fn end(&mut self, id: SessionId, ended_ms: u64, reason: EndReason) -> Option<Session> {
         let session = self.live.remove(&id)?;
         self.by_worker.remove(&session.join.worker);
+        if let Some(count) = self.limited.get_mut(session.principal())
+            && session.is_limited()
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.limited.remove(session.principal());
+            }
+        }
         let Session { join, joined_ms, .. } = session.clone();
         self.ended.push_back(EndedSession { id, join, joined_ms, ended_ms, reason });
         if self.ended.len() > SESSIONS_ENDED_KEPT {
@@ -156,7 +191,7 @@ impl State {
     pub(crate) fn join_session(
         &mut self,
         Moment { index, now_ms }: Moment,
-        principal: &str,
+        Command { principal, scope, .. }: &Command,
         join: &JoinSession,
     ) -> Result<Answer, Refusal> {
         check_name("the worker's name", &join.worker)?;
@@ -172,16 +207,23 @@ impl State {
         for decoder in &join.decoders {
             check_name("the decoder", decoder)?;
         }
+        let roots = join.data_roots.len();
+        check_count("data roots of a worker", roots, DATA_ROOTS_MAX, "name their common folders")?;
+        for root in &join.data_roots {
+            check_text("a data root", root)?;
+        }
         let earlier = self.sessions.by_worker.get(&join.worker).copied();
         if let Some(earlier) = earlier {
             let known = self.sessions.live(earlier)?;
-            if join.proved && known.owner != principal {
+            // A limited principal keeps no name from a worker of the whole cluster.
+            let gives_way = scope.is_empty() && !known.scope.is_empty();
+            if join.proved && known.owner != *principal && !gives_way {
                 return Err(Refusal::Denied(format!(
                     "worker `{}` is of {}, not of {principal}; give this worker a name of its own (--name)",
                     join.worker, known.owner
                 )));
             }
-            if known.join.incarnation == join.incarnation {
+            if known.join.incarnation == join.incarnation && !gives_way {
                 return Ok(Answer::Joined { session: earlier });
             }
             self.end_session(earlier, now_ms, EndReason::Replaced);
@@ -189,6 +231,12 @@ impl State {
             let live = self.sessions.live.len() as u64;
             let hint = "stop workers, or wait until those that are gone expire";
             check_room("live workers", live, SESSIONS_MAX as u64, hint)?;
+            if !scope.is_empty() {
+                let principal = principal_name(principal);
+                let own = self.sessions.limited.get(principal).copied().unwrap_or(0);
+                let what = format!("live sessions of {principal}");
+                check_room(&what, own, PRINCIPAL_SESSIONS_MAX, hint)?;
+            }
         }
         let (leases, scans) = (BTreeSet::new(), BTreeSet::new());
         let join = join.clone();
@@ -199,8 +247,11 @@ impl State {
             host: join.host.clone(),
             version: join.version.clone(),
         });
-        let owner = principal.to_owned();
-        let session = Session { id: index, join, owner, joined_ms: now_ms, leases, scans };
+        let (owner, scope) = (principal.clone(), scope.clone());
+        let session = Session { id: index, join, owner, scope, joined_ms: now_ms, leases, scans };
+        if session.is_limited() {
+            *self.sessions.limited.entry(session.principal().to_owned()).or_default() += 1;
+        }
         self.sessions.live.insert(index, session);
         Ok(Answer::Joined { session: index })
     }
@@ -226,15 +277,12 @@ impl State {
         let Some(session) = self.sessions.end(id, now_ms, reason) else {
             return;
         };
-        // The trainers of a worker that went or came again live, and may have consumed more than was
-        // told: the leader gives them as long to come back as the session would have had.
-        let is_held = matches!(reason, EndReason::Left | EndReason::Replaced);
         let worker = session.join.worker;
         self.events.tell(Happening::WorkerEnded { worker: worker.clone(), session: id, reason });
         let end = LeaseEnd { at_ms: now_ms, worker: worker.clone(), why: reason.into() };
         let mut unserved = BTreeMap::<_, Vec<u64>>::new();
         for rank in &session.leases {
-            if self.jobs.free(rank, is_held, &end) {
+            if self.jobs.free(rank, &end) {
                 unserved.entry((&rank.job, rank.generation)).or_default().push(rank.rank);
             }
         }

@@ -1,12 +1,15 @@
 //! Corrupt records that workers met: facts of a job's records, whatever the epoch.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::Sample;
 
 use crate::answer::{Answer, Refusal};
-use crate::bound::{SKIPPED_KEPT, check_count, check_text};
+use crate::bound::{SKIPPED_KEPT, SKIPPED_RUNS_MAX, check_count, check_text};
 use crate::command::SessionId;
 use crate::event::Happening;
+use crate::job::Job;
 use crate::state::State;
 
 /// A record that stands in no batch, because it is corrupt.
@@ -31,26 +34,122 @@ pub struct ReportSkipped {
     pub records: Vec<SkippedRecord>,
 }
 
+/// Samples as runs of neighbours, at most [`SKIPPED_RUNS_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleRuns {
+    /// Runs of all shards.
+    runs: u64,
+    /// Samples of all runs.
+    samples: u64,
+    /// By shard: the first ordinal of each run, and the one behind its last.
+    shards: BTreeMap<u32, BTreeMap<u64, u64>>,
+}
+
+impl SampleRuns {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.samples == 0
+    }
+
+    /// Number of samples.
+    pub fn count(&self) -> u64 {
+        self.samples
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Sample> + '_ {
+        let runs =
+            self.shards.iter().flat_map(|(shard, runs)| runs.iter().map(|run| (*shard, run)));
+        runs.flat_map(|(shard, (start, end))| {
+            (*start..*end).map(move |ordinal| Sample { shard, ordinal })
+        })
+    }
+
+    /// Whether it is one of them.
+    pub fn contains(&self, Sample { shard, ordinal }: Sample) -> bool {
+        let run = self.shards.get(&shard).and_then(|runs| runs.range(..=ordinal).next_back());
+        run.is_some_and(|(_, end)| ordinal < *end)
+    }
+
+    /// Adds one; returns whether it is new and there is room for it.
+    fn insert(&mut self, sample: Sample) -> bool {
+        let Sample { shard, ordinal } = sample;
+        let Some(end) = ordinal.checked_add(1).filter(|_| self.has_room(sample)) else {
+            return false;
+        };
+        if self.contains(sample) {
+            return false;
+        }
+        let runs = self.shards.entry(shard).or_default();
+        let before = runs.range(..ordinal).next_back().filter(|(_, end)| **end == ordinal);
+        let start = before.map_or(ordinal, |(start, _)| *start);
+        let next = runs.remove(&end);
+        runs.insert(start, next.unwrap_or(end));
+        self.samples += 1;
+        self.runs = self.runs + 1 - u64::from(start < ordinal) - u64::from(next.is_some());
+        true
+    }
+
+    /// Whether one more can be kept: always beside one that is known.
+    fn has_room(&self, Sample { shard, ordinal }: Sample) -> bool {
+        let is_known = |ordinal: Option<u64>| {
+            ordinal.is_some_and(|ordinal| self.contains(Sample { shard, ordinal }))
+        };
+        self.runs < SKIPPED_RUNS_MAX
+            || is_known(ordinal.checked_sub(1))
+            || is_known(ordinal.checked_add(1))
+    }
+
+    /// Whether its numbers are those of its runs, which are apart, and not too many.
+    pub(crate) fn is_counted(&self) -> bool {
+        let runs = || self.shards.values().flatten();
+        let samples = runs().fold(0u64, |sum, (start, end)| sum + end.saturating_sub(*start));
+        let is_apart = |runs: &BTreeMap<u64, u64>| {
+            let is_before = |((_, end), (next, _)): ((&u64, &u64), (&u64, &u64))| end < next;
+            !runs.is_empty() && runs.iter().zip(runs.iter().skip(1)).all(is_before)
+        };
+        (self.runs, self.samples) == (runs().count() as u64, samples)
+            && self.runs <= SKIPPED_RUNS_MAX
+            && self.shards.values().all(is_apart)
+            && runs().all(|(start, end)| start < end)
+    }
+}
+
+impl Job {
+    /// Corrupt records that its workers met.
+    pub fn skipped_count(&self) -> u64 {
+        self.skipped.len() as u64 + self.skipped_more.count()
+    }
+
+    /// Whether a report of a corrupt record would change anything.
+    pub fn learns_of(&self, sample: Sample) -> bool {
+        self.skipped.binary_search_by_key(&sample, |known| known.sample).is_err()
+            && (self.skipped.len() < SKIPPED_KEPT
+                || self.skipped_more.has_room(sample) && !self.skipped_more.contains(sample))
+    }
+}
+
 impl State {
-    /// Remembers corrupt records of a job, the first [`SKIPPED_KEPT`] that it hears of, by sample.
+    /// Remembers corrupt records of a job: the first [`SKIPPED_KEPT`] as reported, then their samples.
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
         let ReportSkipped { session, job, records } = report;
-        self.sessions.live(*session)?;
+        self.jobs.get(job)?.check_principal(self.sessions.live(*session)?)?;
         check_count("records in a report", records.len(), SKIPPED_KEPT, "tell fewer")?;
         for record in records {
             check_text("the reason", &record.reason)?;
         }
-        let skipped = &mut self.jobs.get_mut(job)?.skipped;
-        let before = skipped.len();
+        let Job { skipped, skipped_more, .. } = self.jobs.get_mut(job)?;
+        let mut new = 0;
         for record in records {
-            if skipped.len() >= SKIPPED_KEPT {
-                break;
-            }
-            if let Err(place) = skipped.binary_search_by_key(&record.sample, |known| known.sample) {
-                skipped.insert(place, record.clone());
+            match skipped.binary_search_by_key(&record.sample, |known| known.sample) {
+                Ok(_) => {}
+                Err(place) if skipped.len() < SKIPPED_KEPT => {
+                    skipped.insert(place, record.clone());
+                    new += 1;
+                }
+                Err(_) => new += u64::from(skipped_more.insert(record.sample)),
             }
         }
-        let new = (skipped.len() - before) as u64;
         if new > 0 {
             self.events.tell(Happening::RecordsSkipped { job: job.clone(), records: new });
         }
@@ -98,12 +197,50 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_kept_than_are_bounded() {
+    fn all_are_counted_and_the_first_are_listed() {
         let (mut fixture, session) = Fixture::with_job(Tail::Drop);
         let most = SKIPPED_KEPT as u64;
         fixture.done(report(session, 0..most));
-        fixture.done(report(session, most..most + 5));
+        fixture.done(report(session, most + 2..most + 5));
+        fixture.done(report(session, most - 2..most + 4));
+        let job = fixture.state.job(crate::fixture::JOB).unwrap();
         assert_eq!(known(&fixture).len(), SKIPPED_KEPT);
+        assert_eq!(job.skipped_count(), most + 5);
+        let more = |ordinal| Sample { shard: 1, ordinal };
+        assert!(job.skipped_more.iter().eq((most..most + 5).map(more)));
+        assert!(
+            !job.learns_of(more(3)) && !job.learns_of(more(most)) && job.learns_of(more(most + 5))
+        );
+        let again = State::from_snapshot(&fixture.state.snapshot()).unwrap();
+        assert_eq!(again, fixture.state);
+    }
+
+    #[test]
+    fn runs_are_bounded_and_still_grow() {
+        let mut runs = SampleRuns::default();
+        let sample = |ordinal| Sample { shard: 1, ordinal };
+        for run in 0..SKIPPED_RUNS_MAX {
+            assert!(runs.insert(sample(3 * run)));
+        }
+        assert!(!runs.insert(sample(3 * SKIPPED_RUNS_MAX)) && !runs.insert(sample(u64::MAX)));
+        assert!(runs.insert(sample(1)) && !runs.insert(sample(1)) && runs.insert(sample(2)));
+        assert!(runs.insert(sample(3 * SKIPPED_RUNS_MAX)), "two runs became one");
+        assert!(runs.is_counted());
+        assert_eq!(runs.count(), SKIPPED_RUNS_MAX + 3);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn runs_are_a_set(picks in proptest::collection::vec((0u32..3, 0u64..20), 0..80)) {
+            let (mut runs, mut set) = (SampleRuns::default(), std::collections::BTreeSet::new());
+            for (shard, ordinal) in picks {
+                let sample = Sample { shard, ordinal };
+                proptest::prop_assert_eq!(runs.insert(sample), set.insert(sample));
+                proptest::prop_assert!(runs.contains(sample) && runs.is_counted());
+            }
+            proptest::prop_assert_eq!(runs.count(), set.len() as u64);
+            proptest::prop_assert!(runs.iter().eq(set));
+        }
     }
 
     #[test]

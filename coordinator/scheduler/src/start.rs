@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use shardfeed_plan::{Intent, LANES_MAX};
 
 use crate::answer::{Answer, Refusal, Started};
-use crate::bound::{RANKS_TOTAL_MAX, SEALED_KEPT, check_name, check_room};
-use crate::command::StartRank;
+use crate::bound::{
+    CONTINUED_MAX, PRINCIPAL_RANKS_MAX, RANKS_TOTAL_MAX, SEALED_KEPT, check_name, check_room,
+};
+use crate::command::{Peer, StartRank};
 use crate::cursor::RankCursor;
 use crate::event::Happening;
 use crate::generation::{Generation, Rank};
@@ -16,6 +18,7 @@ use crate::job::Job;
 use crate::lease::{RankLease, RankRef};
 use crate::origin::Origin;
 use crate::place::{Opening, Place};
+use crate::session::{Session, principal_name};
 use crate::state::{Moment, State};
 
 impl State {
@@ -24,17 +27,27 @@ impl State {
         moment: Moment,
         start: &StartRank,
     ) -> Result<Answer, Refusal> {
-        self.sessions.live(start.session)?;
+        let session = self.sessions.live(start.session)?;
         check_start(start)?;
         self.sessions.may_serve(start)?;
         let job = self.jobs.get(&start.job)?;
         if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
             return Err(held.refusal(&start.job));
         }
+        job.check_owner(start)?;
+        let continues = job.continues(start);
+        if !continues {
+            job.check_principal(session)?;
+        }
+        let limited = session.is_limited().then(|| session.principal().to_owned());
         let place = job.place(start)?;
         if !matches!(place, Place::Back { .. }) {
             let hint = "start fewer ranks in all jobs together";
             check_room("ranks in all generations", self.jobs.ranks, RANKS_TOTAL_MAX, hint)?;
+            if let Some(principal) = &limited {
+                let what = format!("ranks in all generations of jobs of {principal}");
+                check_room(&what, self.jobs.ranks_of(principal), PRINCIPAL_RANKS_MAX, hint)?;
+            }
         }
         let left = match &start.intent {
             Intent::Move { from, .. } => Some(*from),
@@ -51,6 +64,18 @@ impl State {
             }
             Place::Open(opening) => self.open_generation(moment, start, opening)?,
         };
+        if let Some(peer) = &start.peer {
+            let job = self.jobs.get_mut(&start.job)?;
+            job.owner = job.owner.or(Some(peer.uid));
+        }
+        if let Some(principal) = limited {
+            let job = self.jobs.get_mut(&start.job)?;
+            if principal_name(&job.registered_by) != principal
+                && job.continued_by.len() < CONTINUED_MAX
+            {
+                job.continued_by.insert(principal);
+            }
+        }
         if let Some(left) = left {
             self.leave_generation(moment, start, left, number);
         }
@@ -81,11 +106,12 @@ impl State {
         }
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.trainer.clone_from(&start.trainer);
-            (rank.ended, rank.moved_to) = (false, None);
+            (rank.ended, rank.failure, rank.moved_to) = (false, None, None);
         }
         let sealed = generation.advance(start.rank, cursor, now_ms, SEALED_KEPT);
         generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
         job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
+        job.recount(number);
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
         if let Some(before) = &before {
             self.sessions.drop_lease(before.session, &rank);
@@ -125,6 +151,7 @@ impl State {
             cursor,
             cursor_ms: now_ms,
             ended: false,
+            failure: None,
             moved_to: None,
             past: PastLeases::default(),
         };
@@ -160,7 +187,6 @@ impl State {
             by_move,
             world_size: start.world_size,
             limit: start.limit,
-            over: BTreeMap::new(),
             sealed_to: origin.epoch,
             origin: origin.clone(),
             opened_by: start.rank,
@@ -168,6 +194,7 @@ impl State {
             ranks: BTreeMap::new(),
             superseded_by: None,
             pools: pool.into_iter().map(|pool| (origin.epoch, *pool)).collect(),
+            doubt: start.doubt,
             begun: BTreeMap::new(),
             cursors: BTreeMap::new(),
             served: 0,
@@ -233,6 +260,41 @@ impl State {
 }
 
 impl Job {
+    /// Refuses a process of another user than the one whose job it is; root may start any.
+    fn check_owner(&self, start: &StartRank) -> Result<(), Refusal> {
+        match (self.owner, start.peer) {
+            (Some(owner), Some(Peer { uid, .. })) if uid != owner && uid != 0 => {
+                Err(Refusal::Denied(format!(
+                    "job `{}` is of user {owner}; user {uid} may not start its ranks: give the loader \
+                     another job=, or run it as user {owner}",
+                    self.name
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is the process whose rank a worker serves or served: nobody else knows its id.
+    fn continues(&self, start: &StartRank) -> bool {
+        let mut ranks = self.generations.values().filter_map(|known| known.ranks.get(&start.rank));
+        ranks.any(|rank| rank.trainer == start.trainer)
+    }
+
+    /// Refuses a limited principal that did not register the job. Workers are not limited: they know their
+    /// trainers by user.
+    pub(crate) fn check_principal(&self, session: &Session) -> Result<(), Refusal> {
+        let (who, registrar) = (session.principal(), principal_name(&self.registered_by));
+        let is_theirs = registrar.is_empty() || who == registrar || self.continued_by.contains(who);
+        if !session.is_limited() || is_theirs {
+            return Ok(());
+        }
+        Err(Refusal::Denied(format!(
+            "job `{}` is of {registrar}; {who} may not start its ranks: give the loader another job=, or have an \
+             operator remove the job",
+            self.name
+        )))
+    }
+
     /// Adds a generation; unless it is opened by a move, every earlier one ends.
     fn open(&mut self, generation: Generation) {
         let number = generation.number;
@@ -269,4 +331,118 @@ fn check_start(start: &StartRank) -> Result<(), Refusal> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_plan::Tail;
+
+    use super::*;
+    use crate::command::{Change, Command, SessionId};
+    use crate::fixture::{Fixture, first_of_two, fresh, join, register};
+    use crate::{Answer, JoinSession, ReportSkipped};
+
+    const TOM: (&str, &str) = ("trainer:tom (token 1)", "trainer:tom");
+    const MALLORY: (&str, &str) = ("trainer:mallory", "trainer:mallory");
+
+    /// Applies a change of a principal; trainers are limited.
+    fn by(
+        fixture: &mut Fixture,
+        (principal, name): (&str, &str),
+        change: Change,
+    ) -> Result<Answer, Refusal> {
+        let is_trainer = name.starts_with("trainer:");
+        let scope = if is_trainer { vec!["*".to_owned(), name.to_owned()] } else { vec![] };
+        let command = Command { principal: principal.to_owned(), scope, ..fixture.command(change) };
+        let answer = fixture.state.apply(fixture.state.applied() + 1, &command).answer;
+        assert_eq!(fixture.state.check(), Ok(()));
+        answer
+    }
+
+    fn session(fixture: &mut Fixture, who: (&str, &str)) -> SessionId {
+        let join = Change::JoinSession(JoinSession { in_process: true, ..join(who.0, "i1") });
+        match by(fixture, who, join).unwrap() {
+            Answer::Joined { session } => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn start(session: SessionId, run: &str, trainer: &str) -> Change {
+        let (run, trainer) = (Some(run.to_owned()), trainer.to_owned());
+        Change::StartRank(StartRank { run, trainer, intent: fresh(), ..first_of_two(session) })
+    }
+
+    #[test]
+    fn a_peer_supersedes_no_other_principals_job() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let job = |name: &str| {
+            let Change::RegisterJob(mut job) = register(Tail::Drop) else { unreachable!() };
+            job.name = name.to_owned();
+            Change::RegisterJob(job)
+        };
+        by(&mut fixture, TOM, job("toms")).unwrap();
+        let of = |change: Change, name: &str| {
+            let Change::StartRank(start) = change else { unreachable!() };
+            Change::StartRank(StartRank { job: name.to_owned(), ..start })
+        };
+        let (toms, mallorys) = (session(&mut fixture, TOM), session(&mut fixture, MALLORY));
+        by(&mut fixture, TOM, of(start(toms, "r1", "t1"), "toms")).unwrap();
+        let attack = of(start(mallorys, "r2", "m1"), "toms");
+        let refusal = by(&mut fixture, MALLORY, attack).unwrap_err();
+        assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
+        assert!(
+            refusal.to_string().contains("is of trainer:tom; trainer:mallory may not"),
+            "{refusal}"
+        );
+        let records = vec![];
+        let report = ReportSkipped { session: mallorys, job: "toms".to_owned(), records };
+        let refusal = by(&mut fixture, MALLORY, Change::ReportSkipped(report)).unwrap_err();
+        assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
+        // Its owner, also with another token of the name, and workers start it again.
+        let renewed = ("trainer:tom (token 2)", "trainer:tom");
+        let again = session(&mut fixture, renewed);
+        by(&mut fixture, renewed, of(start(again, "r2", "t2"), "toms")).unwrap();
+        let worker = session(&mut fixture, ("worker:w7", "worker:w7"));
+        by(&mut fixture, ("worker:w7", "worker:w7"), of(start(worker, "r3", "t3"), "toms"))
+            .unwrap();
+    }
+
+    #[test]
+    fn a_process_that_loses_its_worker_goes_on_and_a_peer_does_not() {
+        let (mut fixture, worker) = Fixture::with_job(Tail::Drop);
+        by(&mut fixture, ("worker:w", "worker:w"), start(worker, "r1", "toms process")).unwrap();
+        let (toms, mallorys) = (session(&mut fixture, TOM), session(&mut fixture, MALLORY));
+        let refusal = by(&mut fixture, MALLORY, start(mallorys, "r2", "m1")).unwrap_err();
+        assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
+        by(&mut fixture, TOM, start(toms, "r1", "toms process")).unwrap();
+        // The training is theirs now, also after a restart.
+        by(&mut fixture, TOM, start(toms, "r2", "toms next process")).unwrap();
+        by(&mut fixture, MALLORY, start(mallorys, "r3", "m1")).unwrap_err();
+    }
+
+    #[test]
+    fn at_its_quota_of_ranks_a_limited_principal_stops_nobody_else() {
+        let (mut fixture, worker) = Fixture::with_job(Tail::Drop);
+        let job = |name: &str| {
+            let Change::RegisterJob(mut job) = register(Tail::Drop) else { unreachable!() };
+            job.name = name.to_owned();
+            Change::RegisterJob(job)
+        };
+        by(&mut fixture, MALLORY, job("flood")).unwrap();
+        let mallorys = session(&mut fixture, MALLORY);
+        let of = |run: &str| {
+            let (job, run) = ("flood".to_owned(), Some(run.to_owned()));
+            Change::StartRank(StartRank { job, run, ..first_of_two(mallorys) })
+        };
+        by(&mut fixture, MALLORY, of("r1")).unwrap();
+        let flood = fixture.state.jobs.by_name.get_mut("flood").unwrap();
+        let generation = flood.generations.values_mut().next().unwrap();
+        generation.world_size = PRINCIPAL_RANKS_MAX;
+        let rank = Rank { lease: None, ..generation.ranks[&0].clone() };
+        generation.ranks.extend((1..PRINCIPAL_RANKS_MAX).map(|number| (number, rank.clone())));
+        fixture.state.jobs.index(&mut fixture.state.sessions);
+        let said = by(&mut fixture, MALLORY, of("r2")).unwrap_err().to_string();
+        assert!(said.contains("jobs of trainer:mallory: at most 500000"), "{said}");
+        by(&mut fixture, ("worker:w", "worker:w"), start(worker, "r1", "t1")).unwrap();
+    }
 }

@@ -128,24 +128,29 @@ impl State {
 
     fn change(&mut self, moment: Moment, command: &Command) -> Result<Answer, Refusal> {
         match &command.change {
-            Change::JoinSession(join) => self.join_session(moment, &command.principal, join),
+            Change::JoinSession(join) => self.join_session(moment, command, join),
             Change::LeaveSession { session } => self.leave_session(moment, *session),
             Change::ExpireSessions { sessions } => Ok(self.expire_sessions(moment, sessions)),
-            Change::AddDataset(add) => self.add_dataset(moment, add),
+            Change::AddDataset(add) => self.add_dataset(moment, command, add),
             Change::TakeScans { session, most } => self.take_scans(moment, *session, *most),
             Change::ReportListing(report) => self.report_listing(moment, report),
             Change::ReportScan(report) => self.report_scan(report),
             Change::FailScan(fail) => self.fail_scan(moment, fail),
+            Change::ReleaseScans { scans } => Ok(self.release_scans(moment, scans)),
             Change::FinishDataset(finish) => self.finish_dataset(moment, finish),
             Change::FailDataset(fail) => self.fail_dataset(moment, fail),
-            Change::RegisterJob(register) => self.register_job(moment, register),
+            Change::RegisterJob(register) => self.register_job(moment, command, register),
             Change::StartRank(start) => self.start_rank(moment, start),
-            Change::EndRank { lease } => self.end_rank(moment, lease),
+            Change::EndRank { lease, is_told, failure } => {
+                self.end_rank(moment, lease, failure.as_deref(), *is_told)
+            }
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
             Change::ReportSkipped(report) => self.report_skipped(report),
             Change::TakeGroups { takes } => self.take_groups(moment, takes),
-            Change::Revoke(revoke) => self.revoke(moment, revoke),
-            Change::CordonWorker { worker, state } => self.cordon_worker(moment, worker, *state),
+            Change::Revoke(revoke) => self.revoke(revoke),
+            Change::WaitForDoubt(wait) => self.wait_for_doubt(moment, wait),
+            Change::DeclareGone { job, rank } => self.declare_gone(moment, job, *rank),
+            Change::CordonWorker { worker, state } => self.cordon_worker(worker, *state),
             Change::HoldJob { name, hold, reason } => {
                 self.hold_job(moment, name, *hold, (&command.principal, reason))
             }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardfeed_plan::Tail;
 use shardfeed_plan::dynamic::Piece;
 
 use crate::answer::{Answer, Refusal, Taken};
@@ -77,7 +76,6 @@ impl State {
                 format!("job `{}` has mode=\"deterministic\": nobody takes groups", job.name);
             return Err(Refusal::Invalid(reason));
         }
-        let tail = job.identity.tail;
         check_facts(&take.facts)?;
         let Some(generation) = job.generations.get_mut(&lease.generation) else {
             return Err(Refusal::NotFound { what: "generation".to_owned(), name: String::new() });
@@ -85,7 +83,7 @@ impl State {
         let pool = (lease.job.as_str(), lease.generation, take.epoch);
         let fits = fitting.contains(&pool);
         let asking = Asking { rank: lease.rank, take, facts, fits, may_get };
-        let Some(known) = asking.check(generation, tail)? else {
+        let Some(known) = asking.check(generation)? else {
             // Others are epochs behind; the worker asks again.
             return Ok(asking.nothing(generation));
         };
@@ -107,7 +105,7 @@ impl State {
         Ok(taken.expect("the pool was made when the take was checked"))
     }
 
-    pub(crate) fn revoke(&mut self, moment: Moment, revoke: &Revoke) -> Result<Answer, Refusal> {
+    pub(crate) fn revoke(&mut self, revoke: &Revoke) -> Result<Answer, Refusal> {
         let Revoke { job, generation: number, epoch, revokes } = revoke;
         let job = self.jobs.get_mut(job)?;
         if revokes.len() > REVOKES_MAX {
@@ -120,7 +118,7 @@ impl State {
             return Err(refusal);
         }
         let pool = job.generations.get_mut(number).and_then(|known| known.pools.get_mut(epoch));
-        let Some(pool) = pool.filter(|pool| pool.quota.is_none()) else {
+        let Some(pool) = pool else {
             let reason = format!(
                 "generation {number} of job `{}` shares nothing out in epoch {epoch}",
                 job.name
@@ -128,20 +126,16 @@ impl State {
             return Err(Refusal::Invalid(reason));
         };
         for one in revokes {
-            pool.revoke(one.rank, one.from, moment.now_ms);
+            pool.revoke(one.rank, one.from);
         }
         Ok(Answer::Done)
     }
 }
 
 impl Pool {
-    /// Asks a rank to give back what it has not begun from a position on. A list that is only held
-    /// is free at once.
-    pub(crate) fn revoke(&mut self, rank: u64, from: u64, now_ms: u64) {
-        if let Some(fencing) = self.held.get(&rank).copied() {
-            return self.release(rank, fencing, now_ms);
-        }
-        let share = self.shares.get_mut(&rank).filter(|share| !share.left);
+    /// Asks a rank to give back what it has not begun from a position on.
+    pub(crate) fn revoke(&mut self, rank: u64, from: u64) {
+        let share = self.shares.get_mut(&rank).filter(|share| !share.left && share.doubt.is_none());
         if let Some(share) = share.filter(|share| from < share.list.samples()) {
             let from = from.max(share.started);
             let earlier = share.revoke_from.unwrap_or(from);
@@ -174,11 +168,12 @@ struct Asking<'a> {
 impl Asking<'_> {
     /// Whether the take makes sense. Makes the epoch's pool if it does and there is none; `None`
     /// while there can be none.
-    fn check(&self, generation: &mut Generation, tail: Tail) -> Result<Option<Stands>, Refusal> {
+    fn check(&self, generation: &mut Generation) -> Result<Option<Stands>, Refusal> {
         let Take { epoch, step, facts, .. } = self.take;
         let cursor =
             generation.ranks.get(&self.rank).map_or(generation.start(), |rank| rank.cursor);
-        if *epoch < cursor.epoch || generation.is_over(*epoch) {
+        let is_forgotten = generation.is_over(*epoch) && !generation.pools.contains_key(epoch);
+        if *epoch < cursor.epoch || is_forgotten {
             return Ok(Some(Stands::Beyond));
         }
         let to = RankCursor { epoch: *epoch, step: *step };
@@ -199,8 +194,7 @@ impl Asking<'_> {
         } else if self.take.started > 0 || self.take.released.is_some() {
             return Err(self.invalid("began what it was not granted"));
         }
-        let (world_size, batch_size) = (generation.world_size, generation.batch_size());
-        let mut new = Pool::new(facts.groups, facts.samples, tail, world_size, batch_size);
+        let mut new = Pool::new(facts.groups, facts.samples, generation.batch_size());
         new.first_step = generation.first_step(*epoch);
         if known.is_none() {
             check_sizes(&new, self.facts)?;
@@ -221,9 +215,6 @@ impl Asking<'_> {
         let Some(released) = released else {
             return Ok(());
         };
-        if pool.quota.is_some() {
-            return Err(self.invalid("gives back, but every rank keeps its quota"));
-        }
         if *released < *started || *released > samples {
             let reason = format!("gives back from {released} on, but began {started} of {samples}");
             return Err(self.invalid(&reason));
@@ -263,13 +254,14 @@ impl Asking<'_> {
         if *wants > 0 {
             pool.close_exhausted(self.rank, self.may_get);
         }
+        pool.share_mut(self.rank).open(self.take.ahead);
         self.tell(pool, truncated)
     }
 
     /// What the worker does not know yet.
     fn tell(&self, pool: &mut Pool, truncated: Option<u64>) -> Taken {
         let ended = pool.has_ended(self.rank);
-        let (quota, first_step, batch_size) = (pool.quota, pool.first_step, pool.batch_size);
+        let (first_step, batch_size) = (pool.first_step, pool.batch_size);
         let share = pool.share_mut(self.rank);
         let pieces = share.list.pieces();
         // Who knows more than it was told knows another list.
@@ -282,8 +274,20 @@ impl Asking<'_> {
         let more = end < pieces.len();
         share.told = share.told.max(end as u64);
         let (closed, revoke_from) = (share.list.closed(), share.revoke_from);
+        let (horizon, version) = (share.horizon, share.version);
         let pieces = told;
-        Taken { truncated, pieces, more, closed, revoke_from, quota, ended, first_step, batch_size }
+        Taken {
+            truncated,
+            pieces,
+            more,
+            horizon,
+            version,
+            closed,
+            revoke_from,
+            ended,
+            first_step,
+            batch_size,
+        }
     }
 
     fn nothing(&self, generation: &Generation) -> Taken {
@@ -291,9 +295,10 @@ impl Asking<'_> {
             truncated: None,
             pieces: vec![],
             more: false,
+            horizon: 0,
+            version: 0,
             closed: vec![],
             revoke_from: None,
-            quota: None,
             ended: false,
             first_step: generation.first_step(self.take.epoch),
             batch_size: generation.batch_size(),
@@ -304,10 +309,9 @@ impl Asking<'_> {
 impl Pool {
     /// Appends free pieces in plan order until a rank has `wants` samples that it has not begun.
     fn fill(&mut self, rank: u64, wants: u64, facts: &PoolFacts) {
-        let quota = self.quota.unwrap_or(u64::MAX);
         // Near the end what is left is for those who have nothing: who has a batch left would
         // only be asked to give it back.
-        let is_tail = self.quota.is_none() && self.next == self.groups;
+        let is_tail = self.next == self.groups;
         let has_batch = self.share_mut(rank).unstarted() >= self.batch_size;
         let most = if is_tail && has_batch { 0 } else { u64::MAX };
         let mut granted = 0;
@@ -315,8 +319,7 @@ impl Pool {
             let share = self.share_mut(rank);
             // Who is asked to give back gets nothing first.
             let has_enough = share.unstarted() >= wants.min(most) || share.revoke_from.is_some();
-            let room = quota.saturating_sub(share.list.samples());
-            if has_enough || room == 0 || granted == PIECES_TOLD_MAX {
+            if has_enough || granted == PIECES_TOLD_MAX {
                 return;
             }
             if self.returned.is_empty() && !self.begin_next(facts) {
@@ -325,8 +328,8 @@ impl Pool {
             // Its worker has the shards of what it was granted last at hand.
             let last = self.share_mut(rank).list.pieces().iter().rev().take(PIECES_NEAR);
             let near: Vec<u64> = last.map(|piece| piece.group).collect();
-            let piece = self.returned.take_first_of(near, room);
-            let Some(piece) = piece.or_else(|| self.returned.take_first(room)) else {
+            let piece = self.returned.take_first_of(near);
+            let Some(piece) = piece.or_else(|| self.returned.take_first()) else {
                 return;
             };
             self.share_mut(rank).list.append(piece);
@@ -347,7 +350,7 @@ impl Pool {
 
     /// Closes the run of a rank that has less than a batch left and can get nothing now.
     fn close_exhausted(&mut self, rank: u64, may_get: bool) {
-        if self.quota.is_some() || (may_get && self.free() > 0) {
+        if may_get && self.free() > 0 {
             return;
         }
         let batch_size = self.batch_size;

@@ -7,7 +7,8 @@ mod ranks;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use shardfeed_plan::{Segment, Steps, Tail};
+use shardfeed_plan::{Segment, Steps};
+use shardfeed_scheduler::{DoubtPolicy, InDoubt};
 
 use ranks::{Cluster, Rank};
 
@@ -34,13 +35,13 @@ proptest! {
 
     /// Workers are killed and come back; trainers live, and tell where they are when they return.
     #[test]
-    fn an_uneven_epoch_is_delivered_once_whatever_workers_do(
+    fn an_epoch_is_delivered_once_whatever_workers_do(
         sizes in sizes(),
         speeds in prop::collection::vec(1u64..9, 1..6),
         batch_size in 1u64..7,
         faults in prop::collection::vec((0usize..6, 0u64..40, 0u64..4), 0..12),
     ) {
-        let mut cluster = Cluster::new(sizes.clone(), Tail::Uneven, batch_size, speeds.len());
+        let mut cluster = Cluster::new(sizes.clone(), batch_size, speeds.len());
         let mut round = 0;
         while !cluster.ranks.iter().all(Rank::is_over) {
             for (rank, _, length) in faults.iter().filter(|(_, at, _)| *at == round) {
@@ -60,87 +61,114 @@ proptest! {
             prop_assert!(round < 20_000, "the epoch does not end");
         }
         let (counted, pool) = (counted(&cluster.ranks), cluster.pool());
-        prop_assert!(counted.keys().eq(once(&sizes).keys()));
-        // What a trainer consumed before it could say so was given to others meanwhile.
-        let twice = counted.values().map(|times| times - 1).sum::<u64>();
-        prop_assert_eq!((pool.delivered(), pool.duplicated), (pool.samples, twice));
-        prop_assert_eq!(pool.tally(speeds.len() as u64).missing(), 0);
+        prop_assert_eq!(counted, once(&sizes));
+        let tally = pool.tally();
+        prop_assert_eq!((tally.delivered, tally.missing()), (pool.samples, 0));
+        prop_assert_eq!((tally.duplicated, tally.redelivered, tally.dropped), (0, 0, 0));
     }
 
-    /// A trainer dies with what it consumed after its last word: others deliver that again, and
-    /// what it says late is counted.
+    /// Workers and trainers die, and some come back after the policy has decided.
     #[test]
-    fn what_a_dead_rank_consumed_unreported_is_what_it_duplicates(
+    fn what_is_in_doubt_goes_to_nobody_until_the_policy_decides(
         sizes in sizes(),
         others in 1usize..4,
         batch_size in 1u64..5,
-        reported in 0u64..4,
-        unreported in 0u64..4,
+        dead in prop::collection::vec((0u64..4, 0u64..4), 1..3),
+        in_doubt in prop::sample::select(vec![InDoubt::Redeliver, InDoubt::Drop]),
+        by_operator: bool,
+        returns: bool,
+        tells_late: bool,
     ) {
-        let mut cluster = Cluster::new(sizes.clone(), Tail::Uneven, batch_size, 1 + others);
-        (0..reported).for_each(|_| cluster.step(0));
-        cluster.report(0, true);
-        (0..unreported).for_each(|_| cluster.step(0));
-        // A take tells as well.
-        let known = cluster.pool().shares.get(&0).map_or(0, |share| share.consumed);
-        let more = cluster.ranks[0].delivered.len() as u64 - known;
-        cluster.kill_worker(0, u64::MAX - 1);
-        cluster.late_report(0);
-        let mut rounds = 0;
-        while !(1..=others).all(|rank| cluster.ranks[rank].ended) {
-            for rank in 1..=others {
+        let doubt = DoubtPolicy { in_doubt, grace_ms: 3_000 };
+        let (gone, all) = (dead.len(), dead.len() + others);
+        let mut cluster = Cluster::with_policy(sizes.clone(), batch_size, all, doubt);
+        let mut consumed_unreported = 0;
+        for (rank, (reported, unreported)) in dead.iter().enumerate() {
+            (0..*reported).for_each(|_| cluster.step(rank));
+            cluster.report(rank, true);
+            (0..*unreported).for_each(|_| cluster.step(rank));
+            // A take tells as well.
+            let known = cluster.pool().shares.get(&(rank as u64)).map_or(0, |share| share.consumed);
+            consumed_unreported += cluster.ranks[rank].delivered.len() as u64 - known;
+        }
+        for rank in 0..gone {
+            cluster.kill_worker(rank, 0);
+        }
+        let begun = cluster.pool().tally().in_doubt;
+        prop_assert!(consumed_unreported <= begun);
+        let live = |cluster: &mut Cluster| {
+            for rank in gone..all {
                 cluster.step(rank);
                 cluster.report(rank, true);
             }
-            cluster.balance(&vec![1; 1 + others]);
+            cluster.balance(&vec![1; all]);
             cluster.check();
+        };
+        // Nobody gets what is in doubt, and the epoch does not end.
+        let mut rounds = 0;
+        while !cluster.pool().waits_for_doubt() && !cluster.pool().is_done() {
+            cluster.wait(10_000);
+            live(&mut cluster);
+            rounds += 1;
+            prop_assert!(rounds < 20_000, "the epoch does not go on");
+        }
+        prop_assert!(counted(&cluster.ranks).values().all(|times| *times == 1));
+        if tells_late {
+            // What a worker says late is a lower bound: what is in doubt stays so.
+            cluster.late_report(0);
+            prop_assert!(counted(&cluster.ranks).values().all(|times| *times == 1));
+        }
+        let in_doubt_now = cluster.pool().tally().in_doubt;
+        prop_assert_eq!(cluster.pool().is_done(), in_doubt_now == 0);
+        if by_operator {
+            let decided: u64 = (0..gone).map(|rank| cluster.declare_gone(rank)).sum();
+            prop_assert_eq!(decided, in_doubt_now);
+            prop_assert_eq!(cluster.declare_gone(0), 0);
+        } else {
+            cluster.wait(2_999);
+            prop_assert_eq!(cluster.pool().tally().in_doubt, in_doubt_now);
+            cluster.wait(1);
+        }
+        let tally = cluster.pool().tally();
+        let decided = [tally.redelivered, tally.dropped];
+        let expected = if in_doubt == InDoubt::Drop { [0, in_doubt_now] } else { [in_doubt_now, 0] };
+        prop_assert_eq!((tally.in_doubt, decided), (0, expected));
+        let mut rounds = 0;
+        while !(gone..all).all(|rank| cluster.ranks[rank].ended) {
+            live(&mut cluster);
             rounds += 1;
             prop_assert!(rounds < 20_000, "the epoch does not end");
         }
-        let counted = counted(&cluster.ranks);
-        let twice = counted.values().map(|times| times - 1).sum::<u64>();
-        prop_assert_eq!(counted.keys().count(), once(&sizes).len());
-        prop_assert_eq!((twice, cluster.pool().duplicated), (more, more));
-    }
-
-    /// Everybody has the quota, whoever is fast.
-    #[test]
-    fn with_drop_and_pad_every_rank_has_the_same_steps(
-        sizes in sizes(),
-        speeds in prop::collection::vec(1u64..9, 1..6),
-        batch_size in 1u64..7,
-        pad in any::<bool>(),
-        kill in (0usize..6, 0u64..10),
-    ) {
-        let tail = if pad { Tail::Pad } else { Tail::Drop };
-        let mut cluster = Cluster::new(sizes.clone(), tail, batch_size, speeds.len());
-        let mut round = 0;
-        while !cluster.ranks.iter().all(Rank::is_over) {
-            if round == kill.1 {
-                cluster.kill_worker(kill.0 % speeds.len(), 2);
-            }
-            for (rank, speed) in speeds.iter().enumerate() {
-                (0..*speed).for_each(|_| cluster.step(rank));
-                cluster.report(rank, true);
-            }
+        prop_assert!(cluster.pool().is_done());
+        if returns {
             cluster.revive();
             cluster.check();
-            round += 1;
-            prop_assert!(round < 20_000, "the epoch does not end");
+            let mut rounds = 0;
+            while !cluster.ranks.iter().all(Rank::is_over) {
+                (0..all).for_each(|rank| cluster.step(rank));
+                (0..all).for_each(|rank| cluster.report(rank, true));
+                cluster.check();
+                rounds += 1;
+                prop_assert!(rounds < 20_000, "the epoch does not end");
+            }
         }
-        let samples: u64 = sizes.iter().sum();
-        let world = speeds.len() as u64;
-        let quota = match tail {
-            Tail::Drop => samples / world / batch_size * batch_size,
-            _ => samples.div_ceil(world).div_ceil(batch_size) * batch_size,
-        };
-        prop_assert!(cluster.ranks.iter().all(|rank| rank.step * batch_size == quota));
-        let counted = counted(&cluster.ranks);
-        prop_assert!(counted.values().all(|times| *times == 1));
-        let delivered = if pad { samples } else { quota * world };
-        prop_assert_eq!(counted.len() as u64, delivered);
-        let tally = cluster.pool().tally(world);
-        prop_assert_eq!((tally.delivered, tally.missing()), (delivered, 0));
+        let (counted, tally) = (counted(&cluster.ranks), cluster.pool().tally());
+        let twice = counted.values().map(|times| times - 1).sum::<u64>();
+        let lost = once(&sizes).len() - counted.len();
+        prop_assert!(counted.values().all(|times| *times <= 2), "a third time");
+        prop_assert_eq!(tally.missing(), 0);
+        prop_assert!(twice <= tally.redelivered + tally.duplicated);
+        if in_doubt == InDoubt::Drop {
+            prop_assert_eq!(twice, 0);
+            prop_assert!(lost as u64 <= tally.dropped);
+        } else {
+            prop_assert_eq!((lost, tally.dropped), (0, 0));
+        }
+        if returns {
+            // Now it is known exactly.
+            prop_assert_eq!((tally.redelivered, tally.duplicated), (0, twice));
+            prop_assert_eq!(lost as u64, tally.dropped);
+        }
     }
 
     /// A run that starts again from a token has the very same lists up to where they went.
@@ -149,18 +177,14 @@ proptest! {
         sizes in sizes(),
         speeds in prop::collection::vec(1u64..5, 1..5),
         batch_size in 1u64..5,
-        uneven in any::<bool>(),
         token_at in 0u64..6,
         more in 0u64..6,
     ) {
-        let tail = if uneven { Tail::Uneven } else { Tail::Drop };
-        let mut cluster = Cluster::new(sizes, tail, batch_size, speeds.len());
+        let mut cluster = Cluster::new(sizes, batch_size, speeds.len());
         let run = |cluster: &mut Cluster, rounds: u64| {
             for _ in 0..rounds {
                 for (rank, speed) in speeds.iter().enumerate() {
-                    // Ranks of other tails step together.
-                    let steps = if uneven { *speed } else { 1 };
-                    (0..steps).for_each(|_| cluster.step(rank));
+                    (0..*speed).for_each(|_| cluster.step(rank));
                     cluster.report(rank, true);
                 }
             }
@@ -183,13 +207,12 @@ proptest! {
     #[test]
     fn other_world_sizes_go_on_with_what_is_left(
         sizes in prop::collection::vec(1u64..60, 8..40),
-        tail in prop_oneof![Just(Tail::Uneven), Just(Tail::Drop), Just(Tail::Pad)],
         steps in prop::collection::vec(0u64..5, 7),
         after in 0u64..3,
         worlds in Just([4usize, 3, 6]),
     ) {
         let batch = 12;
-        let mut cluster = Cluster::new(sizes.clone(), tail, batch / 4, 4);
+        let mut cluster = Cluster::new(sizes.clone(), batch / 4, 4);
         let mut delivered = vec![];
         let mut segments = vec![];
         for (stage, world) in worlds.into_iter().enumerate() {
@@ -199,55 +222,32 @@ proptest! {
             if stage == 2 {
                 break;
             }
-            let taken: Vec<u64> = (0..world).map(|rank| match tail {
-                Tail::Uneven => steps[3 * stage + rank % 3],
-                _ => steps[stage],
-            }).collect();
-            for (rank, taken) in taken.iter().enumerate() {
-                (0..*taken).for_each(|_| cluster.step(rank));
+            for rank in 0..world {
+                (0..steps[3 * stage + rank % 3]).for_each(|_| cluster.step(rank));
                 cluster.report(rank, true);
             }
             // The token's steps, and some more that it does not speak of.
             let stood: Vec<u64> = cluster.ranks.iter().map(|rank| rank.step).collect();
-            let equal = stood.iter().all(|step| *step == stood[0]);
-            prop_assume!(tail == Tail::Uneven || equal);
             delivered.extend(cluster.ranks.iter().flat_map(|rank| rank.delivered.clone()));
             for rank in 0..world {
                 (0..after).for_each(|_| cluster.step(rank));
                 cluster.report(rank, true);
             }
             let first = cluster.first_step();
-            segments = next_segments(&segments, tail, &stood, first, batch);
+            segments = next_segments(&segments, &stood, first, batch);
         }
         cluster.finish();
         let mut counted = counted(&cluster.ranks);
         delivered.iter().for_each(|sample| *counted.entry(*sample).or_default() += 1);
         prop_assert!(counted.values().all(|times| *times == 1), "doubled");
-        let all = once(&sizes);
-        match tail {
-            Tail::Drop => {
-                let dropped = all.len() - counted.len();
-                let tally = cluster.pool().tally(6);
-                prop_assert_eq!((tally.dropped, tally.missing()), (dropped as u64, 0));
-                prop_assert!((dropped as u64) < batch);
-            }
-            _ => prop_assert_eq!(counted, all),
-        }
+        prop_assert_eq!(counted, once(&sizes));
+        prop_assert_eq!(cluster.pool().tally().missing(), 0);
     }
 }
 
 /// Segments of a token after ranks stood there.
-fn next_segments(
-    before: &[Segment],
-    tail: Tail,
-    stood: &[u64],
-    first_step: u64,
-    batch: u64,
-) -> Vec<Segment> {
+fn next_segments(before: &[Segment], stood: &[u64], first_step: u64, batch: u64) -> Vec<Segment> {
     let segment = |steps| Segment { lanes: 1, global_batch: batch, steps };
-    if tail != Tail::Uneven {
-        return vec![segment(Steps::All(stood[0]))];
-    }
     let mut segments = before.to_vec();
     segments.pop();
     let steps = stood.iter().map(|step| step - first_step).collect();
@@ -260,7 +260,7 @@ fn next_segments(
 #[test]
 fn a_take_in_a_large_job() {
     for (groups, ranks) in [(1_000usize, 64usize), (1_000_000, 10_000)] {
-        let mut cluster = Cluster::new(vec![100; groups], Tail::Uneven, 10, ranks);
+        let mut cluster = Cluster::new(vec![100; groups], 10, ranks);
         for first in (0..ranks - 63).step_by(64) {
             cluster.take_many(first..first + 64);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use shardfeed_scheduler::{Applied, Command, Generation, Phase, State};
+use shardfeed_scheduler::{Applied, Command, Generation, Phase, State, Tally};
 
 use actions::{Action, steps};
 
@@ -31,7 +31,7 @@ fn run(steps: &[(Action, u64, u64, u64)], mut each: impl FnMut(&State, &State, &
     for (action, gap, now_ms, request) in steps {
         let request_id = if *request < 12 { format!("q{request}") } else { String::new() };
         let (principal, change) = ("p".to_owned(), action.change(&state));
-        let command = Command { request_id, principal, now_ms: *now_ms, change };
+        let command = Command { request_id, principal, scope: vec![], now_ms: *now_ms, change };
         let before = state.clone();
         let index = state.applied() + 1 + gap;
         let applied = state.apply(index, &command);
@@ -146,7 +146,7 @@ proptest! {
         for (number, (action, _, now_ms, _)) in steps.iter().enumerate() {
             let (request_id, principal) = (format!("q{number}"), "p".to_owned());
             let change = action.change(&state);
-            let command = Command { request_id, principal, now_ms: *now_ms, change };
+            let command = Command { request_id, principal, scope: vec![], now_ms: *now_ms, change };
             let first = state.apply(state.applied() + 1, &command);
             let before = contents(&state);
             let again = state.apply(state.applied() + 1, &command);
@@ -175,7 +175,7 @@ fn the_actions_reach_what_they_are_for() {
 
     let mut runner = TestRunner::deterministic();
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for _ in 0..450 {
+    for _ in 0..700 {
         let steps = steps(100).new_tree(&mut runner).unwrap().current();
         run(&steps, |before, after, applied| {
             *seen.entry(if applied.answer.is_ok() { "ok" } else { "refused" }).or_default() += 1;
@@ -186,9 +186,14 @@ fn the_actions_reach_what_they_are_for() {
                 let opened = known.opened < job.opened;
                 let pools = |job: &shardfeed_scheduler::Job| {
                     let pools = job.generations.values().flat_map(|known| known.pools.values());
-                    let numbers = pools.map(|pool| (pool.next > 0, pool.returned.samples() > 0));
-                    let all: Vec<_> = numbers.collect();
-                    [all.iter().any(|pool| pool.0), all.iter().any(|pool| pool.1)]
+                    let all: Vec<_> = pools.map(|pool| (pool.next > 0, pool.tally())).collect();
+                    let any = |is: &dyn Fn(&Tally) -> bool| all.iter().any(|(_, tally)| is(tally));
+                    [
+                        all.iter().any(|(is_granted, _)| *is_granted),
+                        any(&|tally| tally.free > 0),
+                        any(&|tally| tally.in_doubt > 0),
+                        any(&|tally| tally.redelivered > 0),
+                    ]
                 };
                 let (was, is) = (pools(known), pools(job));
                 let came = |index: usize| !was[index] && is[index];
@@ -201,6 +206,8 @@ fn the_actions_reach_what_they_are_for() {
                     ("implicit", opened && current.implicit),
                     ("granted", came(0)),
                     ("returned", came(1)),
+                    ("in doubt", came(2)),
+                    ("redelivered", came(3)),
                 ];
                 for (mark, _) in marks.into_iter().filter(|(_, reached)| *reached) {
                     *seen.entry(mark).or_default() += 1;
@@ -211,7 +218,7 @@ fn the_actions_reach_what_they_are_for() {
     for mark in ["ok", "refused", "opened", "moved", "complete", "sealed", "stale", "implicit"] {
         assert!(seen.get(mark).is_some_and(|times| *times > 25), "{mark}: {seen:?}");
     }
-    for mark in ["granted", "returned"] {
+    for mark in ["granted", "returned", "in doubt", "redelivered"] {
         assert!(seen.get(mark).is_some_and(|times| *times > 2), "{mark}: {seen:?}");
     }
 }

@@ -66,6 +66,12 @@ pub struct Setup {
     /// and this host keeps what comes from there
     #[prost(bool, tag = "13")]
     pub cached: bool,
+    /// the trainer's process reads, because a worker was lost or stopped serving it
+    #[prost(bool, tag = "14")]
+    pub took_over: bool,
+    /// the budget with which records would not have to be read one by one
+    #[prost(uint64, tag = "15")]
+    pub hold_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Spent {
@@ -151,6 +157,9 @@ pub struct Spent {
     /// that this host had kept
     #[prost(uint64, tag = "24")]
     pub cached_bytes: u64,
+    /// Images that were decoded although libjpeg-turbo warned of their data.
+    #[prost(uint64, tag = "26")]
+    pub suspect_images: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -220,15 +229,18 @@ pub struct JobIdentity {
     /// required
     #[prost(enumeration = "Tail", tag = "8")]
     pub tail: i32,
-    /// sample operators with versions, one line
+    /// of jobs of releases before RecordSpec, one line; empty: see record_spec
     #[prost(string, tag = "9")]
     pub operators: ::prost::alloc::string::String,
-    /// id of the decoder, "none" without one
+    /// version of the pixel contract, "none" without images
     #[prost(string, tag = "10")]
     pub decoder: ::prost::alloc::string::String,
     /// unspecified: deterministic
     #[prost(enumeration = "Mode", tag = "11")]
     pub mode: i32,
+    /// SHA-256 of the canonical encoding of its RecordSpec, 32 bytes; required without operators
+    #[prost(bytes = "vec", tag = "12")]
+    pub record_spec: ::prost::alloc::vec::Vec<u8>,
 }
 /// A stretch of an epoch with one number of lanes and one global batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -414,8 +426,6 @@ pub enum ErrorKind {
     Feature = 12,
     /// the state was refused
     Token = 13,
-    /// the index cache cannot be used
-    Cache = 14,
     WrongCluster = 15,
     WrongVersion = 16,
     /// the coordinator does not answer
@@ -430,6 +440,8 @@ pub enum ErrorKind {
     Cancelled = 21,
     /// the caller did not prove who it is, or may not
     Denied = 22,
+    /// another loader speaks for the rank
+    Replaced = 23,
 }
 impl ErrorKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -452,7 +464,6 @@ impl ErrorKind {
             Self::Data => "ERROR_KIND_DATA",
             Self::Feature => "ERROR_KIND_FEATURE",
             Self::Token => "ERROR_KIND_TOKEN",
-            Self::Cache => "ERROR_KIND_CACHE",
             Self::WrongCluster => "ERROR_KIND_WRONG_CLUSTER",
             Self::WrongVersion => "ERROR_KIND_WRONG_VERSION",
             Self::Unreachable => "ERROR_KIND_UNREACHABLE",
@@ -461,6 +472,7 @@ impl ErrorKind {
             Self::Cordoned => "ERROR_KIND_CORDONED",
             Self::Cancelled => "ERROR_KIND_CANCELLED",
             Self::Denied => "ERROR_KIND_DENIED",
+            Self::Replaced => "ERROR_KIND_REPLACED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -480,7 +492,6 @@ impl ErrorKind {
             "ERROR_KIND_DATA" => Some(Self::Data),
             "ERROR_KIND_FEATURE" => Some(Self::Feature),
             "ERROR_KIND_TOKEN" => Some(Self::Token),
-            "ERROR_KIND_CACHE" => Some(Self::Cache),
             "ERROR_KIND_WRONG_CLUSTER" => Some(Self::WrongCluster),
             "ERROR_KIND_WRONG_VERSION" => Some(Self::WrongVersion),
             "ERROR_KIND_UNREACHABLE" => Some(Self::Unreachable),
@@ -489,6 +500,258 @@ impl ErrorKind {
             "ERROR_KIND_CORDONED" => Some(Self::Cordoned),
             "ERROR_KIND_CANCELLED" => Some(Self::Cancelled),
             "ERROR_KIND_DENIED" => Some(Self::Denied),
+            "ERROR_KIND_REPLACED" => Some(Self::Replaced),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RecordSpec {
+    /// of this message and of parsing; 1
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// in the order in which they run
+    #[prost(message, repeated, tag = "4")]
+    pub operators: ::prost::alloc::vec::Vec<Operator>,
+    /// absent: all columns that exist after the last operator
+    #[prost(message, optional, tag = "5")]
+    pub outputs: ::core::option::Option<Outputs>,
+    /// Absent: a record stays as it is, in a column `record`.
+    #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
+    pub parse: ::core::option::Option<record_spec::Parse>,
+}
+/// Nested message and enum types in `RecordSpec`.
+pub mod record_spec {
+    /// Absent: a record stays as it is, in a column `record`.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Parse {
+        #[prost(message, tag = "2")]
+        Example(super::ExampleFeatures),
+        #[prost(message, tag = "3")]
+        SequenceExample(super::SequenceFeatures),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExampleFeatures {
+    /// sorted by name
+    #[prost(message, repeated, tag = "1")]
+    pub features: ::prost::alloc::vec::Vec<Feature>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SequenceFeatures {
+    /// once per record; sorted by name
+    #[prost(message, repeated, tag = "1")]
+    pub context: ::prost::alloc::vec::Vec<Feature>,
+    /// one entry per step; sorted by name
+    #[prost(message, repeated, tag = "2")]
+    pub lists: ::prost::alloc::vec::Vec<Feature>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Outputs {
+    /// in the order of a batch; at least one
+    #[prost(string, repeated, tag = "1")]
+    pub columns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Feature {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// required
+    #[prost(enumeration = "FeatureType", tag = "2")]
+    pub r#type: i32,
+    /// Required.
+    #[prost(oneof = "feature::Layout", tags = "3, 4, 5, 6, 7")]
+    pub layout: ::core::option::Option<feature::Layout>,
+}
+/// Nested message and enum types in `Feature`.
+pub mod feature {
+    /// Required.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Layout {
+        #[prost(message, tag = "3")]
+        FixedLen(super::FixedLen),
+        #[prost(message, tag = "4")]
+        VarLen(super::VarLen),
+        #[prost(message, tag = "5")]
+        FixedLenSequence(super::FixedLenSequence),
+        #[prost(message, tag = "6")]
+        Ragged(super::Ragged),
+        #[prost(message, tag = "7")]
+        Sparse(super::Sparse),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FixedLen {
+    /// of one record's values; empty: one value
+    #[prost(uint64, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<u64>,
+    /// for a record without the feature; absent: such a record is an error
+    #[prost(message, optional, tag = "2")]
+    pub default: ::core::option::Option<FeatureValues>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VarLen {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FixedLenSequence {
+    /// of one of the values
+    #[prost(uint64, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<u64>,
+    /// a record without the feature has no values; false: it is an error
+    #[prost(bool, tag = "2")]
+    pub allow_missing: bool,
+    /// the one value that pads; absent: 0 or the empty string
+    #[prost(message, optional, tag = "3")]
+    pub default: ::core::option::Option<FeatureValues>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Ragged {
+    /// absent: the feature's name
+    #[prost(string, optional, tag = "1")]
+    pub value_key: ::core::option::Option<::prost::alloc::string::String>,
+    /// the outermost first
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<Partition>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Partition {
+    /// Required. All but the last are keys of int64 features.
+    #[prost(oneof = "partition::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    pub kind: ::core::option::Option<partition::Kind>,
+}
+/// Nested message and enum types in `Partition`.
+pub mod partition {
+    /// Required. All but the last are keys of int64 features.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(string, tag = "1")]
+        RowSplits(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        RowLengths(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        RowStarts(::prost::alloc::string::String),
+        #[prost(string, tag = "4")]
+        RowLimits(::prost::alloc::string::String),
+        #[prost(string, tag = "5")]
+        ValueRowIds(::prost::alloc::string::String),
+        #[prost(uint64, tag = "6")]
+        UniformRowLength(u64),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Sparse {
+    /// one per dimension
+    #[prost(string, repeated, tag = "1")]
+    pub index_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, tag = "2")]
+    pub value_key: ::prost::alloc::string::String,
+    /// one per dimension
+    #[prost(uint64, repeated, tag = "3")]
+    pub size: ::prost::alloc::vec::Vec<u64>,
+    #[prost(bool, tag = "4")]
+    pub already_sorted: bool,
+}
+/// Values of one feature; only the list of its type has any.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FeatureValues {
+    #[prost(float, repeated, tag = "1")]
+    pub float32: ::prost::alloc::vec::Vec<f32>,
+    #[prost(sint64, repeated, tag = "2")]
+    pub int64: ::prost::alloc::vec::Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub bytes: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+}
+/// One operator of docs/OPERATORS.md.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Operator {
+    /// the column that it makes
+    #[prost(string, tag = "1")]
+    pub output: ::prost::alloc::string::String,
+    /// such as `decode_raw`
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// of what it does; 1
+    #[prost(uint32, tag = "3")]
+    pub version: u32,
+    /// sorted by name
+    #[prost(message, repeated, tag = "4")]
+    pub arguments: ::prost::alloc::vec::Vec<Argument>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Argument {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// required
+    #[prost(message, optional, tag = "2")]
+    pub value: ::core::option::Option<ArgumentValue>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ArgumentValue {
+    /// Required.
+    #[prost(oneof = "argument_value::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub kind: ::core::option::Option<argument_value::Kind>,
+}
+/// Nested message and enum types in `ArgumentValue`.
+pub mod argument_value {
+    /// Required.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(sint64, tag = "1")]
+        Integer(i64),
+        /// finite
+        #[prost(double, tag = "2")]
+        Number(f64),
+        #[prost(string, tag = "3")]
+        Text(::prost::alloc::string::String),
+        #[prost(bool, tag = "4")]
+        Flag(bool),
+        #[prost(message, tag = "5")]
+        List(super::ArgumentList),
+        #[prost(message, tag = "6")]
+        Record(super::Arguments),
+        /// an integer beyond 2^63 - 1
+        #[prost(uint64, tag = "7")]
+        Large(u64),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ArgumentList {
+    #[prost(message, repeated, tag = "1")]
+    pub values: ::prost::alloc::vec::Vec<ArgumentValue>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Arguments {
+    /// sorted by name
+    #[prost(message, repeated, tag = "1")]
+    pub arguments: ::prost::alloc::vec::Vec<Argument>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FeatureType {
+    Unspecified = 0,
+    Float32 = 1,
+    Int64 = 2,
+    Bytes = 3,
+}
+impl FeatureType {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FEATURE_TYPE_UNSPECIFIED",
+            Self::Float32 => "FEATURE_TYPE_FLOAT32",
+            Self::Int64 => "FEATURE_TYPE_INT64",
+            Self::Bytes => "FEATURE_TYPE_BYTES",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FEATURE_TYPE_UNSPECIFIED" => Some(Self::Unspecified),
+            "FEATURE_TYPE_FLOAT32" => Some(Self::Float32),
+            "FEATURE_TYPE_INT64" => Some(Self::Int64),
+            "FEATURE_TYPE_BYTES" => Some(Self::Bytes),
             _ => None,
         }
     }

@@ -39,6 +39,9 @@ pub struct JoinRequest {
     /// ids of what it decodes images with, at most 16
     #[prost(string, repeated, tag = "8")]
     pub decoders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// folders and URL prefixes below which it reads, at most 64; none: no such list
+    #[prost(string, repeated, tag = "9")]
+    pub data_roots: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JoinResponse {
@@ -97,6 +100,12 @@ pub struct ScanProgress {
     pub files: u64,
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
+    /// it is the dataset's listing, and `part` means nothing
+    #[prost(bool, tag = "6")]
+    pub is_listing: bool,
+    /// changes with progress that files and bytes do not show
+    #[prost(uint64, tag = "7")]
+    pub beat: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeartbeatRequest {
@@ -127,6 +136,9 @@ pub struct HeartbeatResponse {
     /// of leases whose jobs are paused now; of others it is over
     #[prost(message, repeated, tag = "5")]
     pub pauses: ::prost::alloc::vec::Vec<heartbeat_response::Pause>,
+    /// reported scans that this session no longer has: stop them
+    #[prost(message, repeated, tag = "6")]
+    pub ended_scans: ::prost::alloc::vec::Vec<ScanProgress>,
 }
 /// Nested message and enum types in `HeartbeatResponse`.
 pub mod heartbeat_response {
@@ -312,6 +324,8 @@ pub struct GetChunkResponse {
     #[prost(bytes = "vec", tag = "1")]
     pub content: ::prost::alloc::vec::Vec<u8>,
 }
+/// Registers a job, or confirms that a registered one has the same identity. The RecordSpec of a new job travels in
+/// chunks: the caller names all of them, and repeats the call with the content of one chunk that is missing at a time.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterJobRequest {
     #[prost(message, optional, tag = "1")]
@@ -322,9 +336,19 @@ pub struct RegisterJobRequest {
     pub dataset: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "4")]
     pub identity: ::core::option::Option<super::super::common::v1::JobIdentity>,
+    /// digests of the parts of the encoded RecordSpec, in order; 1 to 3
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub record_spec_chunks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// content of one of them, at most 1 MiB; empty: none
+    #[prost(bytes = "vec", tag = "6")]
+    pub chunk: ::prost::alloc::vec::Vec<u8>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RegisterJobResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegisterJobResponse {
+    /// digests of chunks to send; empty: the job is registered
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub missing: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartRankRequest {
     #[prost(message, optional, tag = "1")]
@@ -347,6 +371,26 @@ pub struct StartRankRequest {
     pub trainer: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "9")]
     pub intent: ::core::option::Option<super::super::common::v1::Intent>,
+    /// the trainer's process, where its worker serves it by a Unix socket
+    #[prost(message, optional, tag = "10")]
+    pub peer: ::core::option::Option<Peer>,
+    /// of a dynamic job; the same for all ranks of a generation
+    #[prost(enumeration = "InDoubt", tag = "11")]
+    pub in_doubt: i32,
+    /// of a dynamic job: how long an epoch waits for nothing but samples in doubt; 60,000
+    #[prost(uint64, optional, tag = "12")]
+    pub in_doubt_grace_ms: ::core::option::Option<u64>,
+}
+/// A process on a worker's host, as the kernel says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Peer {
+    #[prost(uint32, tag = "1")]
+    pub uid: u32,
+    #[prost(uint32, tag = "2")]
+    pub gid: u32,
+    /// 0: not visible to the worker
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartRankResponse {
@@ -367,6 +411,12 @@ pub struct EndRankRequest {
     pub context: ::core::option::Option<Context>,
     #[prost(message, optional, tag = "2")]
     pub lease: ::core::option::Option<Lease>,
+    /// the error with which the trainer ended; absent: none is known
+    #[prost(string, optional, tag = "3")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
+    /// the trainer said how far it came; else what it was given beyond that is in doubt
+    #[prost(bool, tag = "4")]
+    pub is_told: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndRankResponse {}
@@ -427,6 +477,9 @@ pub struct TakeGroupsRequest {
     /// the answer may wait so long for something to tell; at most 10,000
     #[prost(uint64, tag = "10")]
     pub wait_ms: u64,
+    /// samples beyond `step` that shall lie before the horizon; a batch always does
+    #[prost(uint64, tag = "11")]
+    pub ahead: u64,
 }
 /// Outputs \[from, to) of one group of shards of an epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -455,12 +508,15 @@ pub struct TakeGroupsResponse {
     /// see Revocation
     #[prost(uint64, optional, tag = "5")]
     pub revoke_from: ::core::option::Option<u64>,
-    /// samples of this rank in this epoch; absent: no quota
-    #[prost(uint64, optional, tag = "6")]
-    pub quota: ::core::option::Option<u64>,
     /// this rank gets nothing more in this epoch
     #[prost(bool, tag = "7")]
     pub ended: bool,
+    /// position, in samples: only what lies before it may be delivered to the trainer
+    #[prost(uint64, tag = "9")]
+    pub horizon: u64,
+    /// of the list, which the horizon counts for; each cut raises it
+    #[prost(uint64, tag = "10")]
+    pub version: u64,
     /// steps of this epoch that the rank took before this list began, in earlier generations
     #[prost(uint64, tag = "8")]
     pub steps_before: u64,
@@ -649,6 +705,23 @@ pub struct HoldJobRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldJobResponse {}
+/// The trainer of a rank of a dynamic job does not come back: the policy decides on its samples in doubt now.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclareGoneRequest {
+    #[prost(message, optional, tag = "1")]
+    pub context: ::core::option::Option<Context>,
+    #[prost(string, tag = "2")]
+    pub job: ::prost::alloc::string::String,
+    /// that no worker serves
+    #[prost(uint64, tag = "3")]
+    pub rank: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclareGoneResponse {
+    /// that were in doubt; 0: none were
+    #[prost(uint64, tag = "1")]
+    pub samples: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Held {
     #[prost(enumeration = "Hold", tag = "1")]
@@ -854,14 +927,18 @@ pub struct AuditEntry {
     /// that was asked
     #[prost(uint64, tag = "12")]
     pub node: u64,
+    /// the action's parameters, as `name=value`, with spaces between
+    #[prost(string, tag = "13")]
+    pub detail: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddDatasetRequest {
     #[prost(message, optional, tag = "1")]
     pub context: ::core::option::Option<Context>,
+    /// empty with `listing`: the coordinator names it by its files
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// absolute paths, globs or URLs
+    /// absolute paths, globs or URLs; none with `listing`
     #[prost(string, repeated, tag = "3")]
     pub patterns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// auto, none, gzip, zlib; empty: auto
@@ -870,9 +947,28 @@ pub struct AddDatasetRequest {
     /// error, skip-record, skip-file: what of damaged files is left out; empty: error
     #[prost(string, tag = "5")]
     pub corrupt: ::prost::alloc::string::String,
+    /// the files, where the caller found them already
+    #[prost(message, optional, tag = "6")]
+    pub listing: ::core::option::Option<add_dataset_request::Listing>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddDatasetResponse {}
+/// Nested message and enum types in `AddDatasetRequest`.
+pub mod add_dataset_request {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Listing {
+        /// folder or URL that the listed paths are relative to
+        #[prost(string, tag = "1")]
+        pub root: ::prost::alloc::string::String,
+        /// in manifest order; their chunks were put before
+        #[prost(message, repeated, tag = "2")]
+        pub parts: ::prost::alloc::vec::Vec<super::report_listing_request::Part>,
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddDatasetResponse {
+    /// of the dataset
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Dataset {
     #[prost(string, tag = "1")]
@@ -911,6 +1007,12 @@ pub struct Dataset {
     /// error, skip-record, skip-file
     #[prost(string, tag = "15")]
     pub corrupt: ::prost::alloc::string::String,
+    /// what keeps it from being ready, if nothing happens; empty: nothing does
+    #[prost(string, tag = "16")]
+    pub waiting: ::prost::alloc::string::String,
+    /// worker that reported the failure, and for whom it speaks; empty: the coordinator
+    #[prost(string, tag = "17")]
+    pub failure_from: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetDatasetRequest {
@@ -958,6 +1060,21 @@ pub struct Job {
     pub history: ::prost::alloc::vec::Vec<Generation>,
     #[prost(message, optional, tag = "9")]
     pub held: ::core::option::Option<Held>,
+    #[prost(enumeration = "JobPhase", tag = "10")]
+    pub phase: i32,
+    /// of the current generation, if a rank reported one
+    #[prost(message, optional, tag = "11")]
+    pub failure: ::core::option::Option<job::Failure>,
+}
+/// Nested message and enum types in `Job`.
+pub mod job {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Failure {
+        #[prost(uint64, tag = "1")]
+        pub rank: u64,
+        #[prost(string, tag = "2")]
+        pub message: ::prost::alloc::string::String,
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Generation {
@@ -1016,6 +1133,9 @@ pub struct GetJobRequest {
 pub struct GetJobResponse {
     #[prost(message, optional, tag = "1")]
     pub job: ::core::option::Option<Job>,
+    /// canonical encoding of its shardfeed.common.v1.RecordSpec; empty for a job of an earlier release
+    #[prost(bytes = "vec", tag = "2")]
+    pub record_spec: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Epoch {
@@ -1031,7 +1151,7 @@ pub struct Epoch {
     /// to trainers, as reported by ranks
     #[prost(uint64, tag = "5")]
     pub delivered: u64,
-    /// by tail or limit
+    /// by tail or limit, or of a dynamic job by `in_doubt="drop"`
     #[prost(uint64, tag = "6")]
     pub dropped: u64,
     /// corrupt records that a policy skips
@@ -1043,6 +1163,7 @@ pub struct Epoch {
     /// delivered twice in one lineage, as reported by ranks
     #[prost(uint64, tag = "9")]
     pub duplicated: u64,
+    /// of every rank; 0: a dynamic job, whose ranks differ
     #[prost(uint64, tag = "10")]
     pub steps: u64,
     /// by every rank
@@ -1065,6 +1186,29 @@ pub struct Epoch {
     /// those of `skipped`, if only this epoch is asked for
     #[prost(message, repeated, tag = "17")]
     pub skipped_records: ::prost::alloc::vec::Vec<SkippedRecord>,
+    /// Samples that were in doubt and were granted to others: at most so many more were delivered twice.
+    #[prost(uint64, tag = "18")]
+    pub redelivered: u64,
+    /// of a dynamic job: ranks with samples in doubt
+    #[prost(message, repeated, tag = "19")]
+    pub in_doubt: ::prost::alloc::vec::Vec<RankInDoubt>,
+    /// of a dynamic job
+    #[prost(enumeration = "InDoubt", tag = "20")]
+    pub policy: i32,
+    /// until the policy decides; absent: other samples are left, or nobody counts
+    #[prost(uint64, optional, tag = "21")]
+    pub decides_in_ms: ::core::option::Option<u64>,
+}
+/// Samples that a trainer which is gone may have consumed. No other rank gets them before the policy decides.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RankInDoubt {
+    #[prost(uint64, tag = "1")]
+    pub rank: u64,
+    #[prost(uint64, tag = "2")]
+    pub samples: u64,
+    /// since its session or its trainer's connection ended
+    #[prost(uint64, tag = "3")]
+    pub age_ms: u64,
 }
 /// A record that stands in no batch, because it is corrupt.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1181,7 +1325,7 @@ pub struct Rank {
     pub epoch: u64,
     #[prost(uint64, tag = "8")]
     pub step: u64,
-    /// of that epoch
+    /// of that epoch; 0: a dynamic job, whose ranks end when every sample is consumed
     #[prost(uint64, tag = "9")]
     pub steps: u64,
     /// batches that are ready and not consumed
@@ -1488,6 +1632,39 @@ pub mod get_epoch_map_response {
         pub skipped: u64,
     }
 }
+/// What becomes of samples in doubt whose trainer does not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum InDoubt {
+    /// as IN_DOUBT_REDELIVER
+    Unspecified = 0,
+    /// other ranks get them
+    Redeliver = 1,
+    /// no rank gets them
+    Drop = 2,
+}
+impl InDoubt {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "IN_DOUBT_UNSPECIFIED",
+            Self::Redeliver => "IN_DOUBT_REDELIVER",
+            Self::Drop => "IN_DOUBT_DROP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "IN_DOUBT_UNSPECIFIED" => Some(Self::Unspecified),
+            "IN_DOUBT_REDELIVER" => Some(Self::Redeliver),
+            "IN_DOUBT_DROP" => Some(Self::Drop),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum MemberRole {
@@ -1627,13 +1804,57 @@ impl DatasetState {
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
+pub enum JobPhase {
+    Unspecified = 0,
+    /// no rank is served, and the run has not ended
+    Waiting = 1,
+    /// at least one rank is served
+    Running = 2,
+    Paused = 3,
+    Cancelled = 4,
+    /// all ranks of the last run ended without an error
+    Finished = 5,
+    /// a rank reported an error and did not start again
+    Failed = 6,
+}
+impl JobPhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "JOB_PHASE_UNSPECIFIED",
+            Self::Waiting => "JOB_PHASE_WAITING",
+            Self::Running => "JOB_PHASE_RUNNING",
+            Self::Paused => "JOB_PHASE_PAUSED",
+            Self::Cancelled => "JOB_PHASE_CANCELLED",
+            Self::Finished => "JOB_PHASE_FINISHED",
+            Self::Failed => "JOB_PHASE_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "JOB_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
+            "JOB_PHASE_WAITING" => Some(Self::Waiting),
+            "JOB_PHASE_RUNNING" => Some(Self::Running),
+            "JOB_PHASE_PAUSED" => Some(Self::Paused),
+            "JOB_PHASE_CANCELLED" => Some(Self::Cancelled),
+            "JOB_PHASE_FINISHED" => Some(Self::Finished),
+            "JOB_PHASE_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
 pub enum EpochState {
     Unspecified = 0,
     Running = 1,
-    /// some rank is not served
-    Waiting = 2,
+    /// every rank has left it, or nothing is left for those that are not served
     Sealed = 3,
-    /// not begun
+    /// not begun; only where it is asked for by number, or is the first one
     Planned = 4,
 }
 impl EpochState {
@@ -1645,7 +1866,6 @@ impl EpochState {
         match self {
             Self::Unspecified => "EPOCH_STATE_UNSPECIFIED",
             Self::Running => "EPOCH_STATE_RUNNING",
-            Self::Waiting => "EPOCH_STATE_WAITING",
             Self::Sealed => "EPOCH_STATE_SEALED",
             Self::Planned => "EPOCH_STATE_PLANNED",
         }
@@ -1655,7 +1875,6 @@ impl EpochState {
         match value {
             "EPOCH_STATE_UNSPECIFIED" => Some(Self::Unspecified),
             "EPOCH_STATE_RUNNING" => Some(Self::Running),
-            "EPOCH_STATE_WAITING" => Some(Self::Waiting),
             "EPOCH_STATE_SEALED" => Some(Self::Sealed),
             "EPOCH_STATE_PLANNED" => Some(Self::Planned),
             _ => None,
@@ -3578,6 +3797,35 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        pub async fn declare_gone(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeclareGoneRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeclareGoneResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/shardfeed.coordinator.v1.AdminService/DeclareGone",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "shardfeed.coordinator.v1.AdminService",
+                        "DeclareGone",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn remove_dataset(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveDatasetRequest>,
@@ -4234,6 +4482,13 @@ pub mod admin_service_server {
             &self,
             request: tonic::Request<super::HoldJobRequest>,
         ) -> std::result::Result<tonic::Response<super::HoldJobResponse>, tonic::Status>;
+        async fn declare_gone(
+            &self,
+            request: tonic::Request<super::DeclareGoneRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeclareGoneResponse>,
+            tonic::Status,
+        >;
         async fn remove_dataset(
             &self,
             request: tonic::Request<super::RemoveDatasetRequest>,
@@ -4802,6 +5057,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HoldJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/shardfeed.coordinator.v1.AdminService/DeclareGone" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeclareGoneSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::DeclareGoneRequest>
+                    for DeclareGoneSvc<T> {
+                        type Response = super::DeclareGoneResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeclareGoneRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::declare_gone(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeclareGoneSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -35,7 +35,7 @@ pub mod to_worker {
 pub struct ToTrainer {
     #[prost(
         oneof = "to_trainer::Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
     )]
     pub message: ::core::option::Option<to_trainer::Message>,
 }
@@ -77,6 +77,8 @@ pub mod to_trainer {
         Again(super::Again),
         #[prost(message, tag = "17")]
         TracePart(super::TracePart),
+        #[prost(message, tag = "18")]
+        SkippedPart(super::SkippedPart),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -120,6 +122,9 @@ pub struct Open {
     /// error, skip-record, skip-file: of files, and of the records of any dataset; empty: error
     #[prost(string, tag = "4")]
     pub corrupt: ::prost::alloc::string::String,
+    /// more patterns follow in another Open, whose other fields count
+    #[prost(bool, tag = "5")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -187,15 +192,28 @@ pub struct Shards {
     pub records: ::prost::alloc::vec::Vec<u64>,
 }
 /// Makes the job known; answered by Registered or Failed.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Register {
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
     pub identity: ::core::option::Option<super::super::common::v1::JobIdentity>,
-    /// JSON of what becomes of a record: parsing, operators, outputs; empty: it stays as it is
-    #[prost(string, tag = "3")]
-    pub features: ::prost::alloc::string::String,
+    /// canonical encoding of a shardfeed.common.v1.RecordSpec, at most 3 MiB; required
+    #[prost(bytes = "vec", tag = "4")]
+    pub record_spec: ::prost::alloc::vec::Vec<u8>,
+    /// that its operators read
+    #[prost(message, repeated, tag = "5")]
+    pub tables: ::prost::alloc::vec::Vec<SideTable>,
+}
+/// Where the trainer found a table of the operator `lookup`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SideTable {
+    /// of its content, 64 hex digits
+    #[prost(string, tag = "1")]
+    pub digest: ::prost::alloc::string::String,
+    /// on the trainer's host
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Registered {
@@ -244,6 +262,11 @@ pub struct Start {
     /// Corrupt records that the trainer knows of, at most 1000: a worker that died may not have told of them.
     #[prost(message, repeated, tag = "12")]
     pub skipped: ::prost::alloc::vec::Vec<Skipped>,
+    /// Of a dynamic job: what becomes of samples in doubt. Dropped, or granted to other ranks; after how long, 60,000 if absent.
+    #[prost(bool, tag = "13")]
+    pub in_doubt_drop: bool,
+    #[prost(uint64, optional, tag = "14")]
+    pub in_doubt_grace_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Started {
@@ -318,6 +341,16 @@ pub struct Batch {
     pub ordinals: ::core::option::Option<Range>,
     /// samples whose slots other records fill, not valid; padding not counted
     #[prost(message, repeated, tag = "10")]
+    pub skipped: ::prost::alloc::vec::Vec<Skipped>,
+}
+/// Skipped samples of the next Batch of this start, in front of those that it names itself: a batch may have more
+/// than a frame holds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SkippedPart {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// at most 1000
+    #[prost(message, repeated, tag = "2")]
     pub skipped: ::prost::alloc::vec::Vec<Skipped>,
 }
 /// A sample that was planned and not delivered, because its record is corrupt.
@@ -410,8 +443,12 @@ pub struct Again {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Stop {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Stop {
+    /// the error with which the trainer ends; absent: none
+    #[prost(string, optional, tag = "1")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {
     #[prost(uint64, tag = "1")]
@@ -457,6 +494,9 @@ pub struct Stats {
     /// and how many it would like to have; 0: not a dynamic job
     #[prost(uint64, tag = "13")]
     pub lookahead: u64,
+    /// batches that were ready and had to wait until the coordinator let them be delivered
+    #[prost(uint64, tag = "15")]
+    pub horizon_waits: u64,
     /// where time went
     #[prost(message, optional, tag = "14")]
     pub account: ::core::option::Option<super::super::common::v1::Account>,

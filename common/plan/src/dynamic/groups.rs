@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::PlanError;
 use crate::lane::Lane;
 use crate::line::{Line, Sample, Shuffle};
+use crate::window::Permutations;
 
 /// The groups of one epoch.
 #[derive(Clone, Debug)]
@@ -23,8 +24,7 @@ impl Groups {
     /// # Errors  What [`Shuffle::validate`] refuses.
     pub fn new(line: Arc<Line>, shuffle: Shuffle, epoch: u64) -> Result<Self, PlanError> {
         shuffle.validate()?;
-        let interleave = if shuffle.enabled { shuffle.interleave } else { 1 };
-        let size = usize::try_from(interleave).unwrap_or(usize::MAX);
+        let size = usize::try_from(shuffle.interleave).unwrap_or(usize::MAX);
         Ok(Self { line, shuffle, epoch, size })
     }
 
@@ -65,17 +65,23 @@ impl Groups {
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn place_of(&self, sample: Sample) -> Result<Option<(u64, u64)>, PlanError> {
+        self.place_with(sample, &mut Permutations::default())
+    }
+
+    /// As [`Groups::place_of`], of many samples one after the other: `known` keeps what neighbours share.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn place_with(
+        &self,
+        sample: Sample,
+        known: &mut Permutations,
+    ) -> Result<Option<(u64, u64)>, PlanError> {
         let Some(position) = self.line.position(sample) else {
             return Ok(None);
         };
         let group = (self.line.place(position) / self.size) as u64;
-        let offset = self.lane(group).output_of(sample)?;
+        let offset = self.lane(group).output_with(sample, known)?;
         Ok(offset.map(|offset| (group, offset)))
-    }
-
-    /// The sample of a list's `number`-th padded slot, counted from 0.
-    pub fn padding(&self, number: u64) -> Sample {
-        self.line.sample(number % self.line.samples())
     }
 
     /// The epoch.

@@ -85,33 +85,24 @@ impl FreePieces {
         self.ends.iter().map(|(&(group, from), &to)| Piece { group, from, to })
     }
 
-    /// Takes the first one out, at most `most` samples of it.
-    pub fn take_first(&mut self, most: u64) -> Option<Piece> {
+    /// Takes the first one out.
+    pub fn take_first(&mut self) -> Option<Piece> {
         let key = *self.ends.first_key_value()?.0;
-        self.take_at(key, most)
+        self.take_at(key)
     }
 
-    /// Takes the first one out that is of one of these groups, at most `most` samples of it.
-    pub fn take_first_of(
-        &mut self,
-        groups: impl IntoIterator<Item = u64>,
-        most: u64,
-    ) -> Option<Piece> {
+    /// Takes the first one out that is of one of these groups.
+    pub fn take_first_of(&mut self, groups: impl IntoIterator<Item = u64>) -> Option<Piece> {
         let first = |group| self.ends.range((group, 0)..=(group, u64::MAX)).next();
         let key = *groups.into_iter().filter_map(first).min()?.0;
-        self.take_at(key, most)
+        self.take_at(key)
     }
 
-    fn take_at(&mut self, (group, from): (u64, u64), most: u64) -> Option<Piece> {
-        let to = *self.ends.get(&(group, from))?;
-        let (first, rest) = Piece { group, from, to }.cut(most);
-        let first = first?;
-        self.ends.remove(&(group, from));
-        if let Some(rest) = rest {
-            self.ends.insert((group, rest.from), rest.to);
-        }
-        self.samples -= first.samples();
-        Some(first)
+    fn take_at(&mut self, (group, from): (u64, u64)) -> Option<Piece> {
+        let to = self.ends.remove(&(group, from))?;
+        let piece = Piece { group, from, to };
+        self.samples -= piece.samples();
+        Some(piece)
     }
 
     /// Adds a piece of which nothing is in yet.
@@ -185,20 +176,20 @@ mod tests {
         free.insert(piece(1, 2, 4));
         assert_eq!(free.iter().collect::<Vec<_>>(), [piece(0, 0, 3), piece(1, 0, 6)]);
         assert_eq!((free.len(), free.samples()), (2, 9));
-        assert_eq!(free.take_first(2), Some(piece(0, 0, 2)));
-        assert_eq!(free.take_first(9), Some(piece(0, 2, 3)));
-        assert_eq!(free.take_first(0), None);
+        assert_eq!(free.take_first(), Some(piece(0, 0, 3)));
         assert_eq!(free.samples(), 6);
+        assert_eq!(free.take_first(), Some(piece(1, 0, 6)));
+        assert_eq!(free.take_first(), None);
     }
 
     #[test]
     fn the_first_one_of_some_groups_is_taken() {
         let mut free = FreePieces::from(vec![piece(0, 0, 3), piece(2, 5, 6), piece(4, 1, 8)]);
-        assert_eq!(free.take_first_of([1, 3, 5], 9), None);
-        assert_eq!(free.take_first_of([4, 2, 4], 9), Some(piece(2, 5, 6)));
-        assert_eq!(free.take_first_of([4, 2], 2), Some(piece(4, 1, 3)));
-        assert_eq!(free.iter().collect::<Vec<_>>(), [piece(0, 0, 3), piece(4, 3, 8)]);
-        assert_eq!(free.samples(), 8);
+        assert_eq!(free.take_first_of([1, 3, 5]), None);
+        assert_eq!(free.take_first_of([4, 2, 4]), Some(piece(2, 5, 6)));
+        assert_eq!(free.take_first_of([4, 2]), Some(piece(4, 1, 8)));
+        assert_eq!(free.iter().collect::<Vec<_>>(), [piece(0, 0, 3)]);
+        assert_eq!(free.samples(), 3);
     }
 
     #[test]

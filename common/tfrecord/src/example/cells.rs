@@ -119,10 +119,10 @@ impl Cells {
             values.push(cell);
             let wanted = &mut gathered.wanted[cell];
             match &spec.feature {
-                Feature::FixedLen { default, .. } => {
+                Feature::FixedLen { .. } => {
                     wanted.count = Count::Exactly(count.unwrap_or(1));
-                    wanted.has_default = default.is_some();
-                    wanted.is_required = default.is_none();
+                    wanted.has_default = spec.default().is_some();
+                    wanted.is_required = !wanted.has_default;
                     wanted.feature = index;
                 }
                 Feature::FixedLenSequence { allow_missing, .. } => {

@@ -205,9 +205,14 @@ impl FeatureSpec {
         }
     }
 
-    /// The values for a record without the feature; of a sequence, the one that pads.
+    /// The values for a record without the feature; of a sequence, the one that pads. A default
+    /// without values is none, as in TensorFlow.
     #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {
+        self.declared_default().filter(|default| default.count() > 0)
+    }
+
+    fn declared_default(&self) -> Option<&DefaultValue> {
         match &self.feature {
             Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } => {
                 default.as_ref()
@@ -246,7 +251,7 @@ impl FeatureSpec {
             Feature::FixedLenSequence { .. } => Some(1),
             _ => count,
         };
-        let (Some(default), Some(expected)) = (self.default(), expected) else {
+        let (Some(default), Some(expected)) = (self.declared_default(), expected) else {
             return Ok(count);
         };
         if default.dtype() != self.dtype() {

@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 
 use super::*;
@@ -146,4 +147,35 @@ fn progress_counts_bytes_of_the_file() {
     }
     let error = index_file("no/such/file", &IndexOptions::default(), &mut |_| {}).unwrap_err();
     assert!(error.is_io() && error.to_string().starts_with("no/such/file: cannot open"));
+}
+
+/// The most memory that this process had so far, in bytes.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn a_record_of_any_length_is_indexed_in_a_buffer() {
+    const LENGTH: u64 = 512 << 20;
+    let zeros = || std::io::repeat(0).take(LENGTH);
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    let mut piece = vec![0; 1 << 20];
+    let mut source = zeros();
+    while let count @ 1.. = source.read(&mut piece).unwrap() {
+        digest.update(&piece[..count]);
+    }
+    let footer = crate::frame::mask(digest.finalize() as u32).to_le_bytes();
+    let header = crate::frame::encode_header(LENGTH);
+    for verify_data in [false, true] {
+        let before = peak_bytes();
+        let source = header[..].chain(zeros()).chain(&footer[..]).chain(&header[..5]);
+        let options = IndexOptions { verify_data, keep_going: true, ..IndexOptions::default() };
+        let index = index_records(source, "x", &options, &mut |_| {}).unwrap();
+        assert_eq!((index.records, index.data_bytes, index.corrupt_records), (1, LENGTH, 0));
+        assert_eq!(index.broken.unwrap().ordinal, 1, "what follows is cut off");
+        let more = peak_bytes() - before;
+        assert!(more < 32 << 20, "{more} bytes for one record");
+    }
 }

@@ -98,6 +98,9 @@ def cases():
             {"x": fixed(dtype, [2], default)},
         )
         yield f"{dtype} missing, no default", example(one), {"x": fixed(dtype)}
+        none = {"x": fixed(dtype, [2, 0], [])}
+        yield f"{dtype} missing, default of [2, 0]", example(one), none
+        yield f"{dtype} empty list, default of [2, 0]", example(entry(key, kind(b""))), none
         yield f"{dtype} missing, var", example(one), {"x": var(dtype)}
         yield f"{dtype} kindless", example(entry(key, b"")), {"x": fixed(dtype)}
         yield (

@@ -69,7 +69,7 @@ fn every_refusal_of_a_name_or_a_text_says_which_one() {
     let first = first_of_two(session);
     let registers = |name: &str, identity: JobIdentity| {
         let (name, dataset) = (name.to_owned(), DATASET.to_owned());
-        Change::RegisterJob(RegisterJob { name, identity, dataset })
+        Change::RegisterJob(RegisterJob { name, identity, dataset, record_spec_chunks: vec![] })
     };
     let wordy = JobIdentity { decoder: long.clone(), ..identity(Tail::Drop) };
     let lanes = JobIdentity { mode: Mode::Dynamic, ..identity(Tail::Drop) };
@@ -249,8 +249,8 @@ fn who_speaks_for_another_is_refused() {
 }
 
 /// Two ranks of a dynamic job, with batches of 4.
-fn two(tail: Tail) -> (Fixture, StartRank) {
-    let (mut fixture, session) = dynamic_job(tail);
+fn two() -> (Fixture, StartRank) {
+    let (mut fixture, session) = dynamic_job();
     let start = first_of_two(session);
     fixture.start_all(&start);
     (fixture, start)
@@ -264,7 +264,7 @@ fn every_refusal_of_a_take_says_what_the_rank_has() {
     let take = take_of(&fixture, 0, 10);
     table.refused_take(&mut fixture, "a deterministic job", take);
 
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     let first = take_of(&fixture, 0, 10);
     let begun = Take { started: 1, ..first.clone() };
     table.refused_take(&mut fixture, "what was begun before the first take", begun);
@@ -293,11 +293,8 @@ fn every_refusal_of_a_take_says_what_the_rank_has() {
     };
     table.refused(&mut fixture, "too many revocations", revoke(0, REVOKES_MAX + 1));
 
-    let (mut fixture, _) = two(Tail::Drop);
-    taken(&mut fixture, 0, 0, 10);
-    let gives = Take { released: Some(5), known: 1, ..take_of(&fixture, 0, 10) };
-    table.refused_take(&mut fixture, "a part of a quota, given back", gives);
-    table.refused(&mut fixture, "a part of a quota, asked back", revoke(0, 1));
+    let (mut fixture, _) = two();
+    table.refused(&mut fixture, "a revocation in an epoch that has not begun", revoke(0, 1));
     table.check(expect![[r#"
         a deterministic job
             job `train` has mode="deterministic": nobody takes groups
@@ -317,16 +314,14 @@ fn every_refusal_of_a_take_says_what_the_rank_has() {
             rank 0 of job `train` in epoch 0 takes at step 1, but has consumed everything before 2
         too many revocations
             65 revocations in one command; at most 64
-        a part of a quota, given back
-            rank 0 of job `train` in epoch 0 gives back, but every rank keeps its quota
-        a part of a quota, asked back
+        a revocation in an epoch that has not begun
             generation 0 of job `train` shares nothing out in epoch 0
     "#]]);
 }
 
 #[test]
 fn every_refusal_to_go_on_with_a_dynamic_epoch_says_what_is_not_kept() {
-    let (mut fixture, start) = two(Tail::Drop);
+    let (mut fixture, start) = two();
     let mut table = Table::default();
     taken(&mut fixture, 0, 0, 10);
     taken(&mut fixture, 1, 0, 10);

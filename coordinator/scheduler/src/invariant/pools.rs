@@ -8,20 +8,27 @@ use crate::generation::Generation;
 use crate::job::Job;
 use crate::pool::{Pool, Share};
 
+/// Y2: no dynamic job has equal steps.
 pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Breach> {
     let what = &name_of(job, generation);
     bound("pools of a generation", generation.pools.len(), EPOCHS_KEPT)?;
     let is_dynamic = job.identity.is_dynamic() || generation.pools.is_empty();
     rule(is_dynamic, what, "only dynamic jobs have pools")?;
+    let has_its_tail = job.identity.mode.check_tail(job.identity.tail).is_ok();
+    rule(has_its_tail, what, "dynamic jobs have the tail uneven")?;
     for (epoch, pool) in &generation.pools {
         let what = &format!("epoch {epoch} of {what}");
         rule(*epoch >= generation.origin.epoch, what, "pools are of its epochs")?;
         check_places(pool, what)?;
         for (number, share) in &pool.shares {
             let what = &format!("rank {number} in {what}");
-            let is_held = pool.held.contains_key(number);
             let served = generation.ranks.get(number).is_some_and(|rank| rank.lease.is_some());
-            rule(!(is_held && (served || share.left)), what, "only what nobody serves is held")?;
+            let is_in_doubt = share.doubt.is_some();
+            rule(
+                !(is_in_doubt && (served || share.left)),
+                what,
+                "only what nobody serves is in doubt",
+            )?;
             check_share(pool, share, what)?;
             check_cursor(generation, *epoch, *number, what)?;
         }
@@ -31,13 +38,13 @@ pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Brea
 
 /// Y1: every sample of a group that was begun is free, in one list, or consumed before.
 fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
-    let Pool { groups, samples, next, begun, before, returned, .. } = pool;
+    let Pool { groups, samples, next, begun, before, returned, dropped, .. } = pool;
     let is_begun = if next == groups { begun == samples } else { begun < samples };
     rule(next <= groups && is_begun, what, "the groups begun have the samples begun")?;
     let shares = pool.shares.values();
     let mut pieces: Vec<Piece> =
         shares.flat_map(|share| share.own_pieces(0..share.list.samples())).collect();
-    pieces.extend(returned.iter());
+    pieces.extend(returned.iter().chain(dropped.iter()));
     let held: u64 = pieces.iter().map(Piece::samples).sum();
     rule(before + held == *begun, what, "every sample begun is in one place")?;
     pieces.sort_unstable();
@@ -49,21 +56,20 @@ fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
     rule(pool.delivered() <= *samples, what, "no more is delivered than there is")
 }
 
-/// Y2 and Y3.
+/// Y3.
 fn check_share(pool: &Pool, share: &Share, what: &str) -> Result<(), Breach> {
     let samples = share.list.samples();
-    let fits = pool.quota.is_none_or(|quota| samples <= quota);
-    rule(fits, what, "a list has at most the quota")?;
     let in_order = share.consumed <= share.started && share.started <= samples;
     rule(in_order, what, "what is consumed was begun, and what was begun was granted")?;
+    let opened = share.consumed <= share.horizon && share.horizon <= samples;
+    rule(opened, what, "what is consumed lay before the horizon, which is in the list")?;
+    let ends = share.doubt.is_none() || share.horizon == samples;
+    rule(ends, what, "what is in doubt lay before the horizon")?;
     let revoked = share.revoke_from.is_none_or(|from| share.started <= from && from < samples);
     rule(revoked, what, "only what was granted and not begun is asked back")?;
     let list = &share.list;
     let numbers = (list.batch_size(), list.first_step()) == (pool.batch_size, pool.first_step);
     rule(numbers, what, "lists have the batches of their pool")?;
-    let shared = pool.quota.is_none();
-    rule(shared || list.closed().is_empty(), what, "runs are closed only where all is shared")?;
-    rule(shared || share.lost.is_none(), what, "with a quota a list stays with its rank")?;
     rule(share.told <= list.pieces().len() as u64, what, "no more was told than there is")?;
     let mut at = 0;
     for doubled in &share.doubled {
@@ -92,10 +98,6 @@ fn check_cursor(
     if cursor.epoch != epoch {
         return Ok(());
     }
-    let position = share.list.position_of_step(cursor.step);
-    let is_there = match position {
-        Some(position) => position == share.consumed,
-        None => pool.padded && share.consumed == share.list.samples(),
-    };
+    let is_there = share.list.position_of_step(cursor.step) == Some(share.consumed);
     rule(is_there, what, "what is consumed is what lies before its cursor")
 }

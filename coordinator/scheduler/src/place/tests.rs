@@ -1,5 +1,5 @@
 use expect_test::expect;
-use shardfeed_plan::{Intent, Segment, Steps, Tail};
+use shardfeed_plan::{EPOCHS, Intent, Segment, Steps, Tail};
 
 use crate::fixture::{Fixture, JOB, first_of_two, fresh, from, segment};
 use crate::{Change, RankCursor, StartRank, Started};
@@ -108,6 +108,14 @@ mod first {
     }
 
     #[test]
+    fn the_last_epoch_is_one_to_start_in() {
+        let (mut fixture, start) = two(Tail::Drop);
+        let (epoch, segments) = (EPOCHS - 1, vec![segment(0)]);
+        let intent = Intent::Start { token_generation: None, epoch, segments };
+        assert_eq!(fixture.start(StartRank { intent, ..start }).epoch, EPOCHS - 1);
+    }
+
+    #[test]
     fn a_start_needs_a_sound_position() {
         let (mut fixture, start) = two(Tail::Drop);
         let mut refused = |start: StartRank, says| fixture.refused(Change::StartRank(start), says);
@@ -118,7 +126,13 @@ mod first {
         refused(with(vec![], 0), expect!["a start has at least one segment"]);
         refused(
             with(vec![segment(0)], u64::MAX),
-            expect!["epoch 18446744073709551615 is beyond every epoch"],
+            expect![[r#"
+            epoch must be at least 0 and below 2**48, not
+            18446744073709551615"#]],
+        );
+        refused(
+            with(vec![segment(0)], EPOCHS),
+            expect!["epoch must be at least 0 and below 2**48, not 281474976710656"],
         );
         refused(
             with(vec![segment(1); 17], 0),
@@ -271,7 +285,7 @@ mod together {
         for misfit in [from(0, 5, 1), fresh()] {
             let (mut fixture, start) = two(Tail::Drop);
             fixture.start(rank(&start, 0, "t0", from(0, 2, 40)));
-            fixture.done(Change::EndRank { lease: fixture.lease(0) });
+            fixture.done(Change::EndRank { lease: fixture.lease(0), is_told: true, failure: None });
             let started = fixture.start(rank(&start, 1, "t1", misfit));
             assert_eq!((started.generation, started.run.as_str()), (2, "r1"));
         }
@@ -293,7 +307,11 @@ mod again {
         let old = fixture.lease(1);
         assert_eq!(fixture.start(of_run("r2", start)).generation, 1);
         fixture.refused(
-            Change::EndRank { lease: crate::LeaseRef { fencing: 1, ..old } },
+            Change::EndRank {
+                lease: crate::LeaseRef { fencing: 1, ..old },
+                is_told: true,
+                failure: None,
+            },
             expect!["lease 1 is no longer valid: rank 1 of generation 0 has ended"],
         );
         let by = fixture.state.job(JOB).unwrap().generations[&0].superseded_by.clone();
@@ -347,12 +365,12 @@ mod again {
         let (mut fixture, start) = running();
         fixture.report(1, 0, 12);
         let old = fixture.lease(1);
-        fixture.done(Change::EndRank { lease: old.clone() });
+        fixture.done(Change::EndRank { lease: old.clone(), is_told: true, failure: None });
         let started = fixture.start(rank(&start, 1, "again", from(0, 0, 12)));
         assert_eq!((started.generation, started.segments), (0, vec![segment(0)]));
         assert_eq!(fixture.current().ranks[&1].trainer, "again");
         fixture.refused(
-            Change::EndRank { lease: old },
+            Change::EndRank { lease: old, is_told: true, failure: None },
             expect!["lease 10 is no longer valid: lease 13 took rank 1 over"],
         );
     }
@@ -368,7 +386,7 @@ mod again {
     fn another_trainer_where_the_last_one_ended_in_a_later_epoch_goes_on_too() {
         let (mut fixture, start) = running();
         fixture.report(1, 3, 2);
-        fixture.done(Change::EndRank { lease: fixture.lease(1) });
+        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
         let started = fixture.start(rank(&start, 1, "again", from(0, 3, 2)));
         assert_eq!((started.generation, started.epoch), (0, 3));
         assert_eq!(started.segments, [segment(0)]);
@@ -452,7 +470,7 @@ mod nameless {
         let (mut fixture, start) = nameless();
         fixture.start_all(&start);
         fixture.report(1, 0, 3);
-        fixture.done(Change::EndRank { lease: fixture.lease(1) });
+        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
         let again = |trainer, steps| rank(&start, 1, trainer, from(0, 0, steps));
         assert_eq!(fixture.start(again("u", 3)).generation, 0);
         let opened = fixture.start(again("v", 2));
@@ -488,7 +506,7 @@ mod reconnecting {
         assert_eq!(started.segments, [segment(0)]);
         assert_eq!(fixture.cursor(1), cursor(2, 3));
         fixture.refused(
-            Change::EndRank { lease: old },
+            Change::EndRank { lease: old, is_told: true, failure: None },
             expect!["lease 12 is no longer valid: lease 13 took rank 1 over"],
         );
     }
@@ -513,7 +531,9 @@ mod reconnecting {
         );
         fixture.refused(
             Change::StartRank(back(&start, 0, u64::MAX, 0)),
-            expect!["epoch 18446744073709551615 step 0 is beyond every epoch"],
+            expect![[r#"
+            epoch must be at least 0 and below 2**48, not
+            18446744073709551615"#]],
         );
     }
 
@@ -541,8 +561,8 @@ mod reconnecting {
         fixture.refused(
             Change::StartRank(another),
             expect![[r#"
-            rank 1 of job `train` belongs to another trainer in
-            generation 0; start from a token"#]],
+            rank 1 of job `train` was started again in generation 0; this
+            loader no longer speaks for it"#]],
         );
         fixture.start(of_run("r2", rank(&start, 0, "u", from(20, 0, 9))));
         fixture.refused(
@@ -577,7 +597,7 @@ mod reconnecting {
     #[test]
     fn a_rank_that_ended_may_come_back() {
         let (mut fixture, start) = running();
-        fixture.done(Change::EndRank { lease: fixture.lease(1) });
+        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
         assert!(fixture.current().ranks[&1].ended);
         fixture.start(back(&start, 0, 0, 4));
         assert!(!fixture.current().ranks[&1].ended);
@@ -628,8 +648,8 @@ mod moving {
         fixture.refused(
             Change::StartRank(rank(&start, 0, "u", move_to(0, 0))),
             expect![[r#"
-            rank 0 of job `train` belongs to another trainer in
-            generation 0; start from a token"#]],
+            rank 0 of job `train` was started again in generation 0; this
+            loader no longer speaks for it"#]],
         );
         fixture.refused(
             Change::StartRank(rank(&start, 0, "t-0", move_to(7, 0))),

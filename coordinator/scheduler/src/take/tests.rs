@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Two ranks of batch size 4, with a session each.
-fn two(tail: Tail) -> (Fixture, StartRank) {
-    let (mut fixture, session) = dynamic_job(tail);
+fn two() -> (Fixture, StartRank) {
+    let (mut fixture, session) = dynamic_job();
     let start = first_of_two(session);
     fixture.start(StartRank { trainer: "t-0".into(), ..start.clone() });
     let other = fixture.join("v");
@@ -41,10 +41,10 @@ fn refused(fixture: &mut Fixture, take: Take) -> String {
 
 #[test]
 fn groups_are_granted_in_plan_order_until_there_is_enough_ahead() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     let first = taken(&mut fixture, 0, 0, 15);
     assert_eq!(first.pieces, [piece(0, 0, 10), piece(1, 0, 10)]);
-    assert_eq!((first.ended, first.quota, first.batch_size), (false, None, 4));
+    assert_eq!((first.ended, first.batch_size), (false, 4));
     assert_eq!(taken(&mut fixture, 1, 0, 1).pieces, [piece(2, 0, 10)]);
     assert_eq!(taken(&mut fixture, 0, 4, 15).pieces, []);
     assert_eq!(taken(&mut fixture, 0, 8, 15).pieces, [piece(3, 0, 10)]);
@@ -52,7 +52,7 @@ fn groups_are_granted_in_plan_order_until_there_is_enough_ahead() {
 
 #[test]
 fn takes_of_one_command_are_answered_one_by_one() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     let stale = Take {
         lease: crate::LeaseRef { fencing: 1, ..fixture.lease(1) },
         ..take_of(&fixture, 1, 5)
@@ -77,7 +77,7 @@ fn takes_of_one_command_are_answered_one_by_one() {
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 15);
     let good = Take { known: 2, ..take_of(&fixture, 0, 15) };
     let ahead = refused(&mut fixture, Take { started: 21, ..good.clone() });
@@ -99,7 +99,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 
 #[test]
 fn an_exhausted_list_is_closed_and_later_grants_begin_a_run() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     assert_eq!(taken(&mut fixture, 0, 0, 10).pieces.len(), 1);
     assert_eq!(taken(&mut fixture, 1, 0, 30).pieces.len(), 3);
     // A batch that is not begun is still there.
@@ -108,14 +108,14 @@ fn an_exhausted_list_is_closed_and_later_grants_begin_a_run() {
     let session = session_of(&fixture, 1);
     fixture.done(Change::ExpireSessions { sessions: vec![session] });
     let more = taken(&mut fixture, 0, 10, 4);
-    assert_eq!((more.pieces, more.closed), (vec![piece(1, 0, 10)], vec![10]));
+    assert_eq!((more.pieces, more.closed), (vec![piece(1, 4, 10)], vec![10]));
     fixture.report(0, 0, 3);
     assert_eq!(fixture.current().pools[&0].delivered(), 10);
 }
 
 #[test]
 fn parts_of_a_group_go_to_a_rank_that_has_a_part_of_it() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 10);
     taken(&mut fixture, 1, 0, 30);
     let gives = Take { started: 24, known: 3, released: Some(25), ..take_of(&fixture, 1, 4) };
@@ -123,45 +123,117 @@ fn parts_of_a_group_go_to_a_rank_that_has_a_part_of_it() {
     let session = session_of(&fixture, 0);
     fixture.done(Change::ExpireSessions { sessions: vec![session] });
     let free: Vec<Piece> = fixture.current().pools[&0].returned.iter().collect();
-    assert_eq!(free, [piece(0, 0, 10), piece(3, 5, 10)]);
+    assert_eq!(free, [piece(0, 4, 10), piece(3, 5, 10)]);
     assert_eq!(taken(&mut fixture, 1, 24, 4).pieces.last(), Some(&piece(3, 5, 10)));
-    assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 0, 10)]);
+    assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 4, 10)]);
 }
 
 #[test]
-fn the_list_of_a_worker_that_starts_again_stays_for_its_trainer() {
+fn what_lies_beyond_the_horizon_is_free_at_once_and_the_rest_stays_for_its_trainer() {
     for comes_back in [true, false] {
-        let (mut fixture, start) = two(Tail::Uneven);
-        taken(&mut fixture, 0, 0, 10);
+        let (mut fixture, start) = two();
+        let first = taken(&mut fixture, 0, 0, 10);
+        assert_eq!((first.horizon, first.version), (4, 0), "a batch");
+        let opened = Take { ahead: 7, known: 1, ..take_of(&fixture, 0, 10) };
+        assert_eq!(takes(&mut fixture, vec![opened])[0].as_ref().unwrap().horizon, 7);
         taken(&mut fixture, 1, 0, 30);
         let worker = fixture.state.session(session_of(&fixture, 0)).unwrap().join.clone();
         let again = crate::JoinSession { incarnation: "again".into(), ..worker };
         let Answer::Joined { session } = fixture.apply(Change::JoinSession(again)).unwrap() else {
             panic!("it joins");
         };
-        // Rank 0 has consumed two steps that nobody was told of.
-        assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, []);
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.tally().in_doubt, pool.returned.samples()), (7, 3));
+        assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 7, 10)]);
         if comes_back {
-            let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 2 };
+            // It has consumed a step that nobody was told of.
+            let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 1 };
             fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
         }
-        let revokes = vec![RankRevoke { rank: 0, from: 0 }];
-        let revoke = Revoke { job: JOB.into(), generation: 0, epoch: 0, revokes };
-        if !comes_back {
-            fixture.done(Change::Revoke(revoke));
-        }
-        let theirs = taken(&mut fixture, 1, 30, 4).pieces;
-        let all = if comes_back { vec![] } else { vec![piece(0, 0, 10)] };
-        assert_eq!(theirs, all);
         let pool = &fixture.current().pools[&0];
-        assert_eq!((pool.duplicated, pool.held.len()), (0, 0));
-        assert_eq!(pool.delivered(), if comes_back { 8 } else { 0 });
+        assert_eq!(
+            (pool.delivered(), pool.tally().in_doubt),
+            if comes_back { (4, 0) } else { (0, 7) }
+        );
+        assert_eq!(pool.returned.samples(), 0, "what is left of it is still its own");
     }
 }
 
 #[test]
+fn a_horizon_ends_at_every_cut_of_its_list() {
+    let (mut fixture, _) = two();
+    taken(&mut fixture, 0, 0, 40);
+    let far = Take { ahead: 30, known: 4, ..take_of(&fixture, 0, 40) };
+    assert_eq!(takes(&mut fixture, vec![far.clone()])[0].as_ref().unwrap().horizon, 30);
+    let gives =
+        Take { ahead: 30, started: 8, known: 2, released: Some(12), ..take_of(&fixture, 0, 0) };
+    let cut = takes(&mut fixture, vec![gives]).remove(0).unwrap();
+    assert_eq!((cut.horizon, cut.version), (12, 1));
+    // A request that was sent before comes late: it opens what is in the list, and its answer says so.
+    let late = takes(&mut fixture, vec![Take { wants: 0, ..far }]).remove(0).unwrap();
+    assert_eq!((late.horizon, late.version), (12, 1));
+}
+
+#[test]
+fn only_a_rank_that_nobody_serves_is_declared_gone() {
+    let (mut fixture, _) = two();
+    taken(&mut fixture, 0, 0, 10);
+    let gone = |rank| Change::DeclareGone { job: JOB.to_owned(), rank };
+    fixture.refused(
+        gone(0),
+        expect![[r#"
+            rank 0 of job `train` is served: its worker lives; stop its
+            trainer, or wait until its session has ended"#]],
+    );
+    fixture.refused(gone(2), expect!["job `train` has the ranks 0 to 1, and no rank 2"]);
+    let session = session_of(&fixture, 0);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    for samples in [4, 0] {
+        assert_eq!(fixture.apply(gone(0)).unwrap(), Answer::Decided { samples });
+    }
+    assert_eq!(fixture.current().pools[&0].tally().redelivered, 4);
+    let decided = fixture.state.events_after(0).any(|event| event.kind() == "doubt_decided");
+    assert!(decided);
+}
+
+#[test]
+fn a_paused_job_does_not_wait_for_samples_in_doubt() {
+    let (mut fixture, _) = two();
+    taken(&mut fixture, 0, 0, 4);
+    taken(&mut fixture, 1, 0, 40);
+    let session = session_of(&fixture, 0);
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    taken(&mut fixture, 1, 30, 40);
+    fixture.report(1, 0, 8);
+    taken(&mut fixture, 1, 32, 40);
+    fixture.report(1, 0, 9);
+    let pool = |fixture: &Fixture| fixture.current().pools[&0].clone();
+    assert!(pool(&fixture).waits_for_doubt());
+    let wait = Change::WaitForDoubt(crate::WaitForDoubt {
+        job: JOB.to_owned(),
+        generation: 0,
+        epochs: vec![0],
+        ms: 5_000,
+    });
+    fixture.done(wait.clone());
+    assert_eq!(pool(&fixture).waited_ms, 5_000);
+    let hold = |hold| Change::HoldJob { name: JOB.into(), hold, reason: String::new() };
+    fixture.done(hold(Some(crate::Hold::Paused)));
+    for _ in 0..20 {
+        fixture.done(wait.clone());
+    }
+    assert_eq!(pool(&fixture).waited_ms, 5_000);
+    fixture.done(hold(None));
+    for _ in 0..11 {
+        assert_eq!(pool(&fixture).tally().in_doubt, 4);
+        fixture.done(wait.clone());
+    }
+    assert_eq!((pool(&fixture).tally().in_doubt, pool(&fixture).free()), (0, 4));
+}
+
+#[test]
 fn what_others_finished_is_not_granted_again_to_a_rank_that_joins_late() {
-    let (mut fixture, session) = dynamic_job(Tail::Uneven);
+    let (mut fixture, session) = dynamic_job();
     let start = first_of_two(session);
     fixture.start(StartRank { trainer: "t-0".into(), ..start.clone() });
     let epochs = EPOCHS_KEPT as u64 + 2;
@@ -187,7 +259,7 @@ fn what_others_finished_is_not_granted_again_to_a_rank_that_joins_late() {
 
 #[test]
 fn a_rank_with_a_state_of_another_generation_is_refused() {
-    let (mut fixture, start) = two(Tail::Drop);
+    let (mut fixture, start) = two();
     taken(&mut fixture, 0, 0, 20);
     taken(&mut fixture, 1, 0, 20);
     fixture.report(0, 0, 2);
@@ -207,41 +279,32 @@ fn a_rank_with_a_state_of_another_generation_is_refused() {
 
 #[test]
 fn an_epoch_ends_when_everything_is_consumed() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 40);
     assert!(!taken(&mut fixture, 0, 40, 40).ended);
     assert!(!taken(&mut fixture, 1, 0, 4).ended);
     fixture.report(0, 0, 10);
     assert!(taken(&mut fixture, 0, 40, 0).ended);
     assert!(taken(&mut fixture, 1, 0, 4).ended);
-    let tally = fixture.current().pools[&0].tally(2);
+    let tally = fixture.current().pools[&0].tally();
     assert_eq!((tally.delivered, tally.missing(), tally.granted), (40, 0, 0));
 }
 
-#[test]
-fn with_a_quota_the_last_piece_is_cut_and_a_dead_rank_keeps_its_list() {
-    let (mut fixture, start) = two(Tail::Drop);
-    let first = taken(&mut fixture, 0, 0, 40);
-    assert_eq!((first.quota, first.ended), (Some(20), true));
-    assert_eq!(first.pieces, [piece(0, 0, 10), piece(1, 0, 10)]);
-    let session = session_of(&fixture, 0);
+/// Rank 0 dies with 8 samples before its horizon, of which nobody was told; an operator says that it is gone.
+fn with_a_rank_gone() -> (Fixture, StartRank, crate::LeaseRef) {
+    let (mut fixture, start) = two();
+    taken(&mut fixture, 0, 0, 10);
+    let opened = Take { ahead: 8, known: 1, ..take_of(&fixture, 0, 10) };
+    takes(&mut fixture, vec![opened]);
+    let (session, lease) = (session_of(&fixture, 0), fixture.lease(0));
     fixture.done(Change::ExpireSessions { sessions: vec![session] });
-    assert_eq!(taken(&mut fixture, 1, 0, 40).pieces, [piece(2, 0, 10), piece(3, 0, 10)]);
-    let session = fixture.join("w2");
-    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 5 };
-    fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
-    let take = Take { step: 5, ..take_of(&fixture, 0, 40) };
-    let again = takes(&mut fixture, vec![take]).remove(0);
-    assert_eq!(again.unwrap().pieces, first.pieces);
+    fixture.apply(Change::DeclareGone { job: JOB.to_owned(), rank: 0 }).unwrap();
+    (fixture, start, lease)
 }
 
 #[test]
-fn a_trainer_that_returns_gets_back_what_is_free_of_what_it_consumed() {
-    let (mut fixture, start) = two(Tail::Uneven);
-    taken(&mut fixture, 0, 0, 10);
-    taken(&mut fixture, 1, 0, 10);
-    let session = session_of(&fixture, 0);
-    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+fn a_trainer_that_returns_late_gets_back_what_is_free_of_what_it_consumed() {
+    let (mut fixture, start, _) = with_a_rank_gone();
     assert_eq!(fixture.current().pools[&0].returned.samples(), 10);
     let session = fixture.join("w2");
     let back = |step| {
@@ -257,38 +320,33 @@ fn a_trainer_that_returns_gets_back_what_is_free_of_what_it_consumed() {
             cluster: start from a later token, or start the epoch anew
             with set_epoch(0)"#]],
     );
-    fixture.start(back(2));
+    fixture.start(back(1));
     let pool = &fixture.current().pools[&0];
-    assert_eq!(pool.shares[&0].list.pieces(), [piece(0, 0, 8)]);
-    assert_eq!((pool.returned.samples(), pool.delivered(), pool.duplicated), (2, 8, 0));
+    assert_eq!(pool.shares[&0].list.pieces(), [piece(0, 0, 4)]);
+    assert_eq!((pool.returned.samples(), pool.delivered(), pool.duplicated), (6, 4, 0));
+    assert_eq!(pool.tally().redelivered, 0);
 }
 
 #[test]
 fn what_others_have_by_then_is_delivered_twice_and_counted() {
-    let (mut fixture, start) = two(Tail::Uneven);
-    taken(&mut fixture, 0, 0, 10);
-    let (session, lease) = (session_of(&fixture, 0), fixture.lease(0));
-    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    let (mut fixture, start, lease) = with_a_rank_gone();
     assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
-    let duplicated = |fixture: &Fixture| fixture.current().pools[&0].duplicated;
-    let late = |step| Change::Report {
-        cursors: vec![CursorReport { lease: lease.clone(), epoch: 0, step }],
-    };
-    for (step, counted) in [(1, 4), (1, 4), (2, 8), (1, 8), (9, 8)] {
-        fixture.done(late(step));
-        assert_eq!(duplicated(&fixture), counted);
-    }
+    let tally = |fixture: &Fixture| fixture.current().pools[&0].tally();
+    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
+    // Only the trainer knows; a late word of its worker changes nothing.
+    fixture.done(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step: 1 }] });
+    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
     let session = fixture.join("w2");
-    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 2 };
+    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 1 };
     fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
-    assert_eq!(duplicated(&fixture), 8);
+    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (4, 0));
     // The sample is counted once, by whoever else has it.
-    assert_eq!(fixture.current().pools[&0].delivered(), 0);
+    assert_eq!(tally(&fixture).delivered, 0);
 }
 
 #[test]
 fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 40);
     taken(&mut fixture, 1, 0, 4);
     let revokes = |fixture: &Fixture, speeds: [u64; 2]| -> Vec<(u64, u64)> {
@@ -317,20 +375,8 @@ fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
 }
 
 #[test]
-fn with_a_quota_nothing_is_asked_back() {
-    let (mut fixture, _) = two(Tail::Pad);
-    taken(&mut fixture, 0, 0, 40);
-    assert_eq!(fixture.state.balance(JOB, &Speeds::new()), []);
-    let revokes = vec![RankRevoke { rank: 0, from: 8 }];
-    fixture.refused(
-        Change::Revoke(Revoke { job: JOB.to_owned(), generation: 0, epoch: 0, revokes }),
-        expect!["generation 0 of job `train` shares nothing out in epoch 0"],
-    );
-}
-
-#[test]
 fn a_straggler_needs_more_than_twice_the_time_of_the_median() {
-    let (mut fixture, _) = two(Tail::Uneven);
+    let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 30);
     taken(&mut fixture, 1, 0, 10);
     let slow = |speeds: [u64; 2]| fixture.state.stragglers(JOB, 0, 0, &(0..).zip(speeds).collect());
@@ -340,7 +386,7 @@ fn a_straggler_needs_more_than_twice_the_time_of_the_median() {
 
 #[test]
 fn epochs_open_ahead_up_to_a_bound() {
-    let (mut fixture, _) = two(Tail::Drop);
+    let (mut fixture, _) = two();
     for epoch in 0..EPOCHS_KEPT as u64 {
         let ahead = Take { epoch, ..take_of(&fixture, 0, 20) };
         assert_eq!(takes(&mut fixture, vec![ahead]).remove(0).unwrap().pieces.len(), 2);
@@ -360,7 +406,7 @@ fn epochs_open_ahead_up_to_a_bound() {
 
 #[test]
 fn a_token_that_is_not_kept_is_refused_beyond_the_beginning_of_its_epoch() {
-    let (mut fixture, start) = two(Tail::Drop);
+    let (mut fixture, start) = two();
     let run = |intent| StartRank { run: Some("r2".into()), intent, ..start.clone() };
     for (intent, reason) in [
         (from(7, 0, 3), "generation 7 is not kept here"),
@@ -374,7 +420,7 @@ fn a_token_that_is_not_kept_is_refused_beyond_the_beginning_of_its_epoch() {
 
 #[test]
 fn a_limit_or_lanes_mean_nothing() {
-    let (mut fixture, session) = dynamic_job(Tail::Drop);
+    let (mut fixture, session) = dynamic_job();
     fixture.refused(
         Change::StartRank(StartRank { limit: Some(3), ..first_of_two(session) }),
         expect![[r#"
@@ -385,7 +431,7 @@ fn a_limit_or_lanes_mean_nothing() {
 
 #[test]
 fn a_move_to_the_beginning_of_an_epoch_deals_it_anew() {
-    let (mut fixture, start) = two(Tail::Drop);
+    let (mut fixture, start) = two();
     taken(&mut fixture, 0, 0, 20);
     let Intent::Start { segments, .. } = fresh() else { panic!() };
     let intent = Intent::Move { from: 0, epoch: 0, segments };

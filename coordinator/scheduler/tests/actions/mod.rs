@@ -2,16 +2,18 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Sample, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{
+    Digest, Intent, JobIdentity, Mode, Records, Sample, Segment, Shuffle, Steps, Tail,
+};
 use shardfeed_scheduler::{
-    AddDataset, Change, Cordon, CursorReport, Dataset, FailDataset, FailScan, Failure,
-    FinishDataset, Generation, Hold, JoinSession, LeaseRef, Part, PartState, Phase, PoolFacts,
-    RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, ScanRef, SessionId,
-    SkippedRecord, StartRank, State, Take,
+    AddDataset, Change, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan, Failure,
+    FinishDataset, Generation, Hold, JoinSession, LeaseRef, LeasedScan, Part, PartState, Phase,
+    PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, ScanRef,
+    SessionId, SkippedRecord, StartRank, State, Take, WaitForDoubt,
 };
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
-const JOBS: [&str; 5] = ["drop", "uneven", "later", "shared", "quota"];
+const JOBS: [&str; 5] = ["drop", "uneven", "later", "shared", "other"];
 /// Samples of the groups of the dynamic ones.
 const GROUPS: [u64; 5] = [3, 5, 2, 7, 4];
 
@@ -26,6 +28,7 @@ pub(crate) enum Action {
     List(u64, u8),
     Scan(u64, u64),
     FailScan(u64),
+    Stall(u64),
     Finish(usize, u64),
     FailDataset(usize, u64),
     Register(usize, bool),
@@ -34,6 +37,9 @@ pub(crate) enum Action {
     Report(Vec<(u64, u64, u64)>),
     TakeGroups(Vec<Grab>),
     Revoke(u64, u64),
+    /// A pick of a lease, for its job and generation, and how long.
+    Wait(u64, u64),
+    Gone(usize, u64),
     Balance(u64),
     Cordon(u64, Cordon),
     Hold(usize, Option<Hold>),
@@ -104,12 +110,15 @@ fn action() -> impl Strategy<Value = Action> {
         4 => (pick(), 0u8..3).prop_map(|(session, parts)| Action::List(session, parts)),
         5 => (pick(), pick()).prop_map(|(session, scan)| Action::Scan(session, scan)),
         1 => pick().prop_map(Action::FailScan),
+        2 => pick().prop_map(Action::Stall),
         4 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::Finish(name, attempt)),
         1 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::FailDataset(name, attempt)),
         4 => (0usize..5, odd()).prop_map(|(job, odd)| Action::Register(job, odd)),
         20 => vec(grab(), 1..4).prop_map(Action::TakeGroups),
         3 => (pick(), 0u64..20).prop_map(|(lease, from)| Action::Revoke(lease, from)),
         2 => pick().prop_map(Action::Balance),
+        3 => (pick(), 0u64..70_000).prop_map(|(lease, ms)| Action::Wait(lease, ms)),
+        8 => (JOBS.len() - 2..JOBS.len(), 0u64..3).prop_map(|(job, rank)| Action::Gone(job, rank)),
         2 => (0u64..3, cordon()).prop_map(|(worker, state)| Action::Cordon(worker, state)),
         2 => (0..JOBS.len(), hold()).prop_map(|(job, hold)| Action::Hold(job, hold)),
         1 => (0usize..2).prop_map(Action::RemoveDataset),
@@ -171,18 +180,17 @@ fn identity(job: usize, odd: bool) -> JobIdentity {
     let shuffle =
         Shuffle { content, seed, enabled: true, window: 10, interleave: 4, block_length: 1 };
     let tail = match job {
-        1 | 3 => Tail::Uneven,
-        4 => Tail::Pad,
+        1 | 3 | 4 => Tail::Uneven,
         _ => Tail::Drop,
     };
     let (mode, lanes) = if job > 2 { (Mode::Dynamic, 1) } else { (Mode::Deterministic, 2) };
-    let (operators, decoder) = (String::new(), "none".to_owned());
-    JobIdentity { shuffle, lanes, tail, mode, operators, decoder }
+    let (records, decoder) = (Records::Operators(String::new()), "none".to_owned());
+    JobIdentity { shuffle, lanes, tail, mode, records, decoder }
 }
 
 fn failure() -> Failure {
     let (kind, message) = ("ERROR_KIND_CORRUPT".to_owned(), "damaged".to_owned());
-    Failure { kind, message, file: None, offset: None, ordinal: None }
+    Failure { kind, message, ..Failure::default() }
 }
 
 /// One of what there is, mostly.
@@ -259,6 +267,7 @@ fn take(state: &State, grab: &Grab) -> Option<Take> {
         known: share.map_or(0, |share| share.list.pieces().len() as u64)
             / (1 + u64::from(pick == 5)),
         wants,
+        ahead: pick,
         released: released.map(|released| (started + released).min(samples)),
         facts: PoolFacts {
             groups: GROUPS.len() as u64,
@@ -283,6 +292,7 @@ impl Action {
                 endpoint: String::new(),
                 decoders: vec![],
                 proved: false,
+                data_roots: vec![],
             }),
             Self::Leave(pick) => Change::LeaveSession { session: session(state, *pick) },
             Self::Expire(pick) => {
@@ -293,7 +303,7 @@ impl Action {
                 let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
                 let (mut lease, ..) = lease(state, *pick).unwrap_or((nothing, 0, 0));
                 lease.fencing -= (*off == 0) as u64 * lease.fencing.min(1);
-                Change::EndRank { lease }
+                Change::EndRank { lease, is_told: pick % 2 == 0, failure: None }
             }
             Self::Report(reports) => {
                 let report = |(pick, epochs, steps): &(u64, u64, u64)| {
@@ -309,7 +319,12 @@ impl Action {
             }
             Self::Register(job, odd) => {
                 let (name, dataset) = (JOBS[*job].to_owned(), DATASETS[(*job).min(1)].to_owned());
-                Change::RegisterJob(RegisterJob { name, identity: identity(*job, *odd), dataset })
+                Change::RegisterJob(RegisterJob {
+                    name,
+                    identity: identity(*job, *odd),
+                    dataset,
+                    record_spec_chunks: vec![],
+                })
             }
             Self::TakeGroups(grabs) => {
                 let mut takes: Vec<Take> = grabs.iter().filter_map(|g| take(state, g)).collect();
@@ -323,6 +338,15 @@ impl Action {
                 let LeaseRef { job, generation, rank, .. } = lease;
                 let revokes = vec![RankRevoke { rank, from: *from }];
                 Change::Revoke(Revoke { job, generation, epoch, revokes })
+            }
+            Self::Wait(pick, ms) => {
+                let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
+                let (lease, epoch, _) = lease(state, *pick).unwrap_or((nothing, 0, 0));
+                let (LeaseRef { job, generation, .. }, ms) = (lease, *ms);
+                Change::WaitForDoubt(WaitForDoubt { job, generation, epochs: vec![epoch], ms })
+            }
+            Self::Gone(job, rank) => {
+                Change::DeclareGone { job: JOBS[*job].to_owned(), rank: *rank }
             }
             Self::Balance(speed) => {
                 let mut all = state.balance(JOBS[3], &(0..).zip([1 + speed, 3]).collect());
@@ -359,6 +383,7 @@ impl Action {
                 patterns: vec![if *odd { "/odd" } else { "/data" }.to_owned()],
                 compression: "auto".to_owned(),
                 corrupt: shardfeed_plan::Corrupt::Error,
+                listing: None,
             }),
             Self::List(pick, parts) => {
                 let (session, scan, fencing) = held(state, *pick, true);
@@ -378,6 +403,10 @@ impl Action {
                 let (session, scan, fencing) = held(state, *pick, pick % 2 == 0);
                 let (dataset, failure) = (scan.dataset, failure());
                 Change::FailScan(FailScan { session, dataset, fencing, failure })
+            }
+            Self::Stall(pick) => {
+                let (_, ScanRef { dataset, part }, fencing) = held(state, *pick, pick % 2 == 0);
+                Change::ReleaseScans { scans: vec![LeasedScan { dataset, part, fencing }] }
             }
             Self::Finish(name, attempt) => {
                 let (dataset, content) = (DATASETS[*name].to_owned(), digest(*name as u8));
@@ -422,6 +451,8 @@ impl Start {
             session: session(state, self.session),
             trainer: self.trainer(state),
             intent: self.intent(state, current),
+            doubt: DoubtPolicy::default(),
+            peer: None,
         }
     }
 

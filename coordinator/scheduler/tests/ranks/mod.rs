@@ -1,10 +1,10 @@
 //! Workers and trainers of a dynamic job, as far as the state machine sees them.
 
 use shardfeed_plan::dynamic::RankList;
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
-    Answer, Change, Command, CursorReport, JoinSession, LeaseRef, Pool, PoolFacts, RegisterJob,
-    SessionId, Speeds, StartRank, Started, State, Take, Taken,
+    Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, Pool, PoolFacts,
+    RegisterJob, SessionId, Speeds, StartRank, Started, State, Take, Taken, WaitForDoubt,
 };
 
 const JOB: &str = "train";
@@ -14,8 +14,9 @@ const JOB: &str = "train";
 pub(crate) struct Rank {
     list: RankList,
     started: u64,
+    /// Position up to which its trainer may be given samples.
+    horizon: u64,
     revoke_from: Option<u64>,
-    quota: Option<u64>,
     lease: Option<LeaseRef>,
     last_lease: Option<LeaseRef>,
     session: SessionId,
@@ -35,10 +36,21 @@ pub(crate) struct Cluster {
     incarnations: u64,
     generation: u64,
     now_ms: u64,
+    doubt: DoubtPolicy,
 }
 
 impl Cluster {
-    pub(crate) fn new(sizes: Vec<u64>, tail: Tail, batch_size: u64, ranks: usize) -> Self {
+    pub(crate) fn new(sizes: Vec<u64>, batch_size: u64, ranks: usize) -> Self {
+        Self::with_policy(sizes, batch_size, ranks, DoubtPolicy::default())
+    }
+
+    /// - `doubt`: what becomes of samples in doubt.
+    pub(crate) fn with_policy(
+        sizes: Vec<u64>,
+        batch_size: u64,
+        ranks: usize,
+        doubt: DoubtPolicy,
+    ) -> Self {
         let mut cluster = Self {
             state: State::new(),
             ranks: vec![],
@@ -48,15 +60,21 @@ impl Cluster {
             incarnations: 0,
             generation: 0,
             now_ms: 0,
+            doubt,
         };
         let content = Digest::from_bytes([0; 32]);
         let shuffle =
             Shuffle { content, seed: 0, enabled: true, window: 9, interleave: 2, block_length: 1 };
-        let (operators, decoder) = (String::new(), "none".to_owned());
-        let mode = Mode::Dynamic;
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
+        let (records, decoder) = (Records::Operators(String::new()), "none".to_owned());
+        let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
         let (name, dataset) = (JOB.to_owned(), String::new());
-        cluster.apply(Change::RegisterJob(RegisterJob { name, identity, dataset }));
+        cluster.apply(Change::RegisterJob(RegisterJob {
+            name,
+            identity,
+            dataset,
+            record_spec_chunks: vec![],
+        }));
         cluster.open(ranks, &[cluster.segment(ranks, 0)], None, &vec![0; ranks]);
         cluster
     }
@@ -69,7 +87,7 @@ impl Cluster {
     fn apply(&mut self, change: Change) -> Answer {
         self.now_ms += 1;
         let (request_id, principal) = (String::new(), "sim".to_owned());
-        let command = Command { request_id, principal, now_ms: self.now_ms, change };
+        let command = Command { request_id, principal, scope: vec![], now_ms: self.now_ms, change };
         let applied = self.state.apply(self.state.applied() + 1, &command);
         applied.answer.unwrap_or_else(|refusal| panic!("{command:?}: {refusal}"))
     }
@@ -97,8 +115,8 @@ impl Cluster {
             self.ranks.push(Rank {
                 list: RankList::new(self.batch_size, 0),
                 started: 0,
+                horizon: 0,
                 revoke_from: None,
-                quota: None,
                 last_lease: lease.clone(),
                 lease,
                 session,
@@ -127,6 +145,7 @@ impl Cluster {
             endpoint: String::new(),
             decoders: vec![],
             proved: false,
+            data_roots: vec![],
         };
         match self.apply(Change::JoinSession(join)) {
             Answer::Joined { session } => session,
@@ -144,6 +163,8 @@ impl Cluster {
             session,
             trainer: format!("t{}-{rank}", self.run),
             intent,
+            doubt: self.doubt,
+            peer: None,
         };
         match self.apply(Change::StartRank(start)) {
             Answer::Started(started) => started,
@@ -190,6 +211,7 @@ impl Cluster {
             started: one.started,
             known: one.list.pieces().len() as u64,
             wants,
+            ahead: 2 * one.list.batch_size(),
             released,
             facts: PoolFacts { groups, samples, at, next },
         }
@@ -205,7 +227,7 @@ impl Cluster {
         }
         taken.pieces.into_iter().for_each(|piece| one.list.append(piece));
         taken.closed.into_iter().for_each(|end| one.list.close_at(end));
-        (one.revoke_from, one.quota, one.ended) = (taken.revoke_from, taken.quota, taken.ended);
+        (one.revoke_from, one.ended, one.horizon) = (taken.revoke_from, taken.ended, taken.horizon);
         assert!(!taken.more);
     }
 
@@ -237,11 +259,12 @@ impl Cluster {
         if self.ranks[rank].lease.is_none() || self.ranks[rank].is_over() {
             return;
         }
-        if self.ranks[rank].next_batch().is_none() || self.ranks[rank].revoke_from.is_some() {
+        let is_open = |one: &Rank| one.next_batch().filter(|batch| batch.end <= one.horizon);
+        if is_open(&self.ranks[rank]).is_none() || self.ranks[rank].revoke_from.is_some() {
             self.take(rank);
         }
         let one = &mut self.ranks[rank];
-        if let Some(positions) = one.next_batch() {
+        if let Some(positions) = is_open(one) {
             one.started = positions.end;
             one.step += 1;
             for piece in one.list.pieces_in(positions) {
@@ -265,6 +288,20 @@ impl Cluster {
         }
         let step = self.ranks[rank].step;
         self.apply(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step }] });
+    }
+
+    /// The leader has seen the epoch wait for so long.
+    pub(crate) fn wait(&mut self, ms: u64) {
+        let (job, generation, epochs) = (JOB.to_owned(), self.generation, vec![0]);
+        self.apply(Change::WaitForDoubt(WaitForDoubt { job, generation, epochs, ms }));
+    }
+
+    /// An operator says that a rank's trainer does not come back; returns how many samples were in doubt.
+    pub(crate) fn declare_gone(&mut self, rank: usize) -> u64 {
+        match self.apply(Change::DeclareGone { job: JOB.to_owned(), rank: rank as u64 }) {
+            Answer::Decided { samples } => samples,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// What a rank says under the lease that it had.
@@ -300,7 +337,7 @@ impl Cluster {
             let lease = self.lease(rank, started.fencing);
             let one = &mut self.ranks[rank];
             (one.session, one.lease, one.last_lease) = (session, Some(lease.clone()), Some(lease));
-            (one.list, one.started) = (RankList::new(self.batch_size, 0), 0);
+            (one.list, one.started, one.horizon) = (RankList::new(self.batch_size, 0), 0, 0);
             one.revoke_from = None;
             self.catch_up(rank);
         }
@@ -368,18 +405,11 @@ impl Cluster {
 impl Rank {
     /// Whether its trainer was told that the epoch is over.
     pub(crate) fn is_over(&self) -> bool {
-        let quota = self.quota.map(|quota| quota / self.list.batch_size());
-        let left = quota.map(|quota| self.step < self.list.first_step() + quota);
-        self.ended && !left.unwrap_or(false)
+        self.ended
     }
 
-    /// Positions of the batch that comes next; a padded one has less than its samples.
+    /// Positions of the batch that comes next.
     fn next_batch(&self) -> Option<std::ops::Range<u64>> {
-        let whole = self.list.positions_of(self.step);
-        let padded = self.ended && self.quota.is_some() && !self.is_over();
-        whole.or_else(|| {
-            let samples = self.list.samples();
-            padded.then(|| self.list.position_of_step(self.step).unwrap_or(samples)..samples)
-        })
+        self.list.positions_of(self.step)
     }
 }

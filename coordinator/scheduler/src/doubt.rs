@@ -1,0 +1,360 @@
+//! Samples in doubt: a rank's worker or trainer is gone, and only the trainer knows which of them it consumed.
+//! Nobody else gets them while it may come back and say so.
+//! Source: docs/ORDER.md, section 10; docs/ARCHITECTURE.md, Dynamic jobs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::dynamic::{FreePieces, Piece, RankList};
+
+use crate::answer::{Answer, Refusal};
+use crate::bound::SEALED_KEPT;
+use crate::command::{Fencing, WaitForDoubt};
+use crate::event::Happening;
+use crate::history::Returned;
+use crate::job::Job;
+use crate::pool::{Pool, Share};
+use crate::state::{Moment, State};
+
+/// One command counts at most so much waiting: a leader that was stopped does not know what others did.
+const WAITED_MS_MAX: u64 = 5_000;
+
+/// What becomes of samples in doubt whose trainer does not come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InDoubt {
+    /// Other ranks get them: none is lost, and those that the trainer consumed are delivered twice.
+    #[default]
+    Redeliver,
+    /// No rank gets them: none is delivered twice, and those that the trainer did not consume are lost.
+    Drop,
+}
+
+/// The policy of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoubtPolicy {
+    /// What it decides.
+    pub in_doubt: InDoubt,
+    /// How long an epoch waits for nothing but samples in doubt before it decides, ms.
+    pub grace_ms: u64,
+}
+
+impl fmt::Display for InDoubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Redeliver => "redeliver",
+            Self::Drop => "drop",
+        })
+    }
+}
+
+impl DoubtPolicy {
+    /// The grace, as messages show it.
+    pub(crate) fn grace_text(&self) -> String {
+        format!("{} s", self.grace_ms as f64 / 1e3)
+    }
+}
+
+impl Default for DoubtPolicy {
+    fn default() -> Self {
+        Self { in_doubt: InDoubt::default(), grace_ms: 60_000 }
+    }
+}
+
+/// Why the end of a rank's list is in doubt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// The lease that had it.
+    pub(crate) fencing: Fencing,
+    /// Since when, Unix ms.
+    pub since_ms: u64,
+}
+
+/// The end of a list that was in doubt until the policy decided. Its trainer may still come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Decided {
+    /// The lease that had it.
+    pub(crate) fencing: Fencing,
+    /// Position in the list at which it was cut off.
+    pub(crate) at: u64,
+    /// What was cut off; its first step is the first one that was not known to be consumed.
+    pub(crate) rest: RankList,
+    /// Whether it was dropped, and not granted to others.
+    pub(crate) is_dropped: bool,
+}
+
+/// A decision: of which rank, on how many samples.
+type Decision = (u64, u64);
+
+impl State {
+    /// Epochs that wait for nothing but samples in doubt, by job and generation: a leader counts for how long.
+    pub fn waiting_for_doubt(&self) -> Vec<(String, u64, Vec<u64>)> {
+        let mut waiting = vec![];
+        for job in self.jobs().filter(|job| job.identity.is_dynamic() && job.held.is_none()) {
+            for generation in job.usable.iter().filter_map(|number| job.generations.get(number)) {
+                let pools = generation.pools.iter().filter(|(_, pool)| pool.waits_for_doubt());
+                let epochs: Vec<u64> = pools.map(|(epoch, _)| *epoch).collect();
+                if !epochs.is_empty() {
+                    waiting.push((job.name.clone(), generation.number, epochs));
+                }
+            }
+        }
+        waiting
+    }
+
+    /// The leader has seen epochs wait for nothing but samples in doubt.
+    pub(crate) fn wait_for_doubt(
+        &mut self,
+        moment: Moment,
+        wait: &WaitForDoubt,
+    ) -> Result<Answer, Refusal> {
+        let WaitForDoubt { job, generation, epochs, ms } = wait;
+        let job = self.jobs.get_mut(job)?;
+        // A job that is paused or cancelled does not wait.
+        if job.superseded(*generation).is_none() && job.held.is_none() {
+            let told = job.decide(*generation, moment, |epoch, pool, policy| {
+                let is_told = epochs.contains(&epoch);
+                if is_told { pool.wait(*ms, policy, moment.now_ms) } else { vec![] }
+            });
+            told.1.into_iter().for_each(|what| self.events.tell(what));
+        }
+        Ok(Answer::Done)
+    }
+
+    /// An operator says that a rank's trainer does not come back.
+    ///
+    /// # Errors  There is no such rank, or it is served.
+    pub(crate) fn declare_gone(
+        &mut self,
+        moment: Moment,
+        name: &str,
+        rank: u64,
+    ) -> Result<Answer, Refusal> {
+        let job = self.jobs.get_mut(name)?;
+        let Some(current) = job.current() else {
+            return Err(Refusal::Invalid(format!("job `{name}` has not started")));
+        };
+        if rank >= current.world_size {
+            let most = current.world_size.saturating_sub(1);
+            let reason = format!("job `{name}` has the ranks 0 to {most}, and no rank {rank}");
+            return Err(Refusal::Invalid(reason));
+        }
+        let usable: Vec<u64> = job.usable.iter().copied().collect();
+        let serves = |number: &u64| {
+            let rank = job.generations.get(number).and_then(|known| known.ranks.get(&rank));
+            rank.is_some_and(|rank| rank.lease.is_some())
+        };
+        if usable.iter().any(serves) {
+            return Err(Refusal::Invalid(format!(
+                "rank {rank} of job `{name}` is served: its worker lives; stop its trainer, or wait until its session \
+                 has ended"
+            )));
+        }
+        let mut samples = 0;
+        for number in usable {
+            let (decided, told) = job.decide(number, moment, |_, pool, policy| {
+                pool.decide(rank, policy.in_doubt, moment.now_ms).into_iter().collect()
+            });
+            samples += decided;
+            told.into_iter().for_each(|what| self.events.tell(what));
+        }
+        Ok(Answer::Decided { samples })
+    }
+}
+
+impl Job {
+    /// Lets `decide` look at each epoch of a generation. Returns on how many samples it decided, and what
+    /// happened by that.
+    fn decide(
+        &mut self,
+        number: u64,
+        moment: Moment,
+        mut decide: impl FnMut(u64, &mut Pool, DoubtPolicy) -> Vec<Decision>,
+    ) -> (u64, Vec<Happening>) {
+        let Some(generation) = self.generations.get_mut(&number) else {
+            return (0, vec![]);
+        };
+        let policy = generation.doubt;
+        let is_dropped = policy.in_doubt == InDoubt::Drop;
+        let (mut all, mut told) = (0, vec![]);
+        for (&epoch, pool) in &mut generation.pools {
+            for (rank, samples) in decide(epoch, pool, policy) {
+                all += samples;
+                let (job, generation) = (self.name.clone(), number);
+                told.push(Happening::DoubtDecided {
+                    job,
+                    generation,
+                    rank,
+                    epoch,
+                    samples,
+                    is_dropped,
+                });
+            }
+        }
+        let sealed = generation.seal(moment.now_ms, SEALED_KEPT);
+        told.extend(self.seal(sealed));
+        (all, told)
+    }
+}
+
+impl Pool {
+    /// Samples in doubt.
+    pub(crate) fn in_doubt(&self) -> u64 {
+        self.shares.values().map(Share::in_doubt).sum()
+    }
+
+    /// Samples that were granted to others after they had been in doubt, and that their trainers may have consumed.
+    pub(crate) fn redelivered(&self) -> u64 {
+        let decided = self.shares.values().filter_map(|share| share.decided.as_ref());
+        decided.filter(|decided| !decided.is_dropped).map(|decided| decided.rest.samples()).sum()
+    }
+
+    /// Nobody serves a rank any more. What lies beyond its horizon was not delivered and is free; what lies
+    /// before and is not known to be consumed is in doubt.
+    /// - `is_told`: its trainer has said how far it came, so that nothing is in doubt.
+    pub(crate) fn release(&mut self, rank: u64, fencing: Fencing, (now_ms, is_told): (u64, bool)) {
+        let Some(share) = self.shares.get_mut(&rank).filter(|share| !share.left) else {
+            return;
+        };
+        let end = if is_told { share.consumed } else { share.horizon };
+        let is_in_doubt = end > share.consumed;
+        share.revoke_from = None;
+        let rest = share.cut(end);
+        share.started = end;
+        share.doubt = is_in_doubt.then(|| Box::new(Doubt { fencing, since_ms: now_ms }));
+        self.waited_ms = 0;
+        self.take_back(&rest, rank, Returned::Unserved, now_ms);
+    }
+
+    /// Whether everything but what is in doubt was consumed, and something is.
+    pub fn waits_for_doubt(&self) -> bool {
+        let settled = |share: &Share| {
+            share.doubt.is_some() || share.left || share.consumed == share.list.samples()
+        };
+        self.free() == 0 && self.in_doubt() > 0 && self.shares.values().all(settled)
+    }
+
+    /// The leader has seen the epoch wait for so long; at the end of the grace the policy decides.
+    fn wait(&mut self, ms: u64, policy: DoubtPolicy, now_ms: u64) -> Vec<Decision> {
+        if !self.waits_for_doubt() {
+            self.waited_ms = 0;
+            return vec![];
+        }
+        self.waited_ms = self.waited_ms.saturating_add(ms.min(WAITED_MS_MAX));
+        if self.waited_ms < policy.grace_ms {
+            return vec![];
+        }
+        let ranks: Vec<u64> = self.shares.keys().copied().collect();
+        ranks.into_iter().filter_map(|rank| self.decide(rank, policy.in_doubt, now_ms)).collect()
+    }
+
+    /// The policy decides on what is in doubt of a rank, if anything is.
+    fn decide(&mut self, rank: u64, policy: InDoubt, now_ms: u64) -> Option<Decision> {
+        let share = self.shares.get_mut(&rank)?;
+        let doubt = share.doubt.take()?;
+        let (fencing, at) = (doubt.fencing, share.consumed);
+        let rest = share.cut(at);
+        let samples = rest.samples();
+        let is_dropped = policy == InDoubt::Drop;
+        share.decided = Some(Box::new(Decided { fencing, at, rest: rest.clone(), is_dropped }));
+        self.waited_ms = 0;
+        if is_dropped {
+            rest.pieces().iter().for_each(|&piece| self.dropped.insert(piece));
+            self.returns.file(now_ms, rank, Returned::Dropped, rest.pieces().to_vec());
+        } else {
+            self.take_back(&rest, rank, Returned::InDoubt, now_ms);
+        }
+        Some((rank, samples))
+    }
+
+    /// A rank on which the policy has decided stands at a step beyond what was known: the list goes on up to
+    /// there. What is free or dropped of that is taken out; what others were granted is in two lists.
+    pub(crate) fn restore(&mut self, rank: u64, step: u64) {
+        let Some(share) = self.shares.get_mut(&rank) else {
+            return;
+        };
+        let Some((_, more @ 1..)) = share.reach(step) else {
+            return;
+        };
+        let Some(decided) = share.decided.take() else {
+            return;
+        };
+        let Decided { at, mut rest, is_dropped, .. } = *decided;
+        rest.split_off(more);
+        let place = if is_dropped { &mut self.dropped } else { &mut self.returned };
+        for piece in rest.pieces() {
+            let mut from = piece.from;
+            let ours = place.remove(*piece);
+            let end = Piece { from: piece.to, to: piece.to, ..*piece };
+            for own in ours.into_iter().chain([end]) {
+                let theirs = Piece { from, to: own.from, ..*piece };
+                if theirs.samples() > 0 {
+                    let start = share.list.samples();
+                    share.list.append(theirs);
+                    share.doubled.push(start..share.list.samples());
+                    self.duplicated += theirs.samples();
+                }
+                share.list.append(own);
+                from = own.to;
+            }
+        }
+        rest.closed().into_iter().for_each(|end| share.list.close_at(at + end));
+    }
+
+    /// A rank joins with a list that another generation left: it stands at a step. From the first
+    /// sample after it that another list has too, the list ends and the rest is free.
+    pub(crate) fn take_over(&mut self, rank: u64, step: u64, now_ms: u64) {
+        self.restore(rank, step);
+        self.consume(rank, step);
+        let Some(share) = self.shares.get_mut(&rank) else {
+            return;
+        };
+        let at = share.consumed;
+        let ahead = share.doubled.iter().find(|doubled| doubled.end > at);
+        if let Some(first) = ahead.map(|doubled| doubled.start.max(at)) {
+            let rest = share.own_pieces(first..share.list.samples());
+            share.cut(first);
+            share.doubled.retain_mut(|doubled| {
+                doubled.end = doubled.end.min(first);
+                doubled.start < doubled.end
+            });
+            rest.iter().for_each(|piece| self.returned.insert(*piece));
+            self.returns.file(now_ms, rank, Returned::TakenOver, rest);
+        }
+    }
+
+    /// Whether the list of a rank is in doubt that this lease had: its worker may still tell how far it came at
+    /// least, which ends no doubt.
+    pub(crate) fn is_in_doubt_of(&self, rank: u64, fencing: Fencing) -> bool {
+        let doubt = self.shares.get(&rank).and_then(|share| share.doubt.as_ref());
+        doubt.is_some_and(|doubt| doubt.fencing == fencing)
+    }
+
+    /// Whether some samples are in two lists, or were decided on: which rank consumed them follows from where all
+    /// ranks stand.
+    pub(crate) fn has_moved(&self) -> bool {
+        let mut shares = self.shares.values();
+        shares.any(|share| !share.doubled.is_empty() || share.decided.is_some())
+    }
+
+    /// What is left for other ranks, where each of these stands at a step of its own: all but what some rank's
+    /// list held before its step. `None` if one of them cannot stand there.
+    pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreePieces> {
+        let mut free = self.returned.clone();
+        self.dropped.iter().for_each(|piece| free.insert(piece));
+        let mut taken = vec![];
+        for (rank, share) in &self.shares {
+            let step = step_of(*rank)?;
+            let (position, more) = share.reach(step)?;
+            let rest = share.own_pieces(position..share.list.samples());
+            rest.into_iter().for_each(|piece| free.insert(piece));
+            let doubled = share.doubled.iter();
+            let doubled = doubled.map(|d| d.start.min(position)..d.end.min(position));
+            taken.extend(doubled.flat_map(|positions| share.list.pieces_in(positions)));
+            let decided = share.decided.as_ref().filter(|_| more > 0);
+            taken.extend(decided.into_iter().flat_map(|decided| decided.rest.pieces_in(0..more)));
+        }
+        taken.into_iter().for_each(|piece| drop(free.remove(piece)));
+        Some(free)
+    }
+}

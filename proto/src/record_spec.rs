@@ -1,0 +1,372 @@
+//! The encoded form of a `RecordSpec`: its bounds, its digest, and how two of them differ.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prost::Message;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use shardfeed_plan::{Difference, Digest};
+
+use crate::CHUNK_BYTES_MAX;
+use crate::common::v1::argument_value::Kind;
+use crate::common::v1::feature::Layout;
+use crate::common::v1::partition::Kind as By;
+use crate::common::v1::record_spec::Parse;
+use crate::common::v1::{
+    Argument, ArgumentValue, Feature, FeatureType, FeatureValues, Operator, Outputs, Partition,
+    RecordSpec,
+};
+
+/// Version of the message and of what parsing makes of a record.
+pub const RECORD_SPEC_VERSION: u32 = 1;
+
+/// Chunks of an encoded `RecordSpec` at most.
+pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
+
+/// Bytes of an encoded `RecordSpec` at most, so that it fits a frame of the trainer socket: 10,000
+/// features and as many operators with names of 60 bytes have 2 MB.
+pub const RECORD_SPEC_BYTES_MAX: usize = RECORD_SPEC_CHUNKS_MAX * CHUNK_BYTES_MAX;
+
+/// Features and operators of a `RecordSpec` at most: an entry of two bytes becomes 150 in memory.
+pub const RECORD_SPEC_ENTRIES_MAX: usize = 65_536;
+
+/// Differences that an error lists at most; it counts the others.
+const DIFFERENCES_MAX: usize = 10;
+
+/// Bytes of a value that an error shows at most.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// Why bytes are not a `RecordSpec` in canonical encoding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordSpecError {
+    /// Over [`RECORD_SPEC_BYTES_MAX`].
+    #[error(
+        "features, operators and outputs have {bytes} bytes; a job has at most \
+         {RECORD_SPEC_BYTES_MAX}, declare fewer of them or shorter names"
+    )]
+    TooLarge {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// Over [`RECORD_SPEC_ENTRIES_MAX`].
+    #[error(
+        "a job has at most {RECORD_SPEC_ENTRIES_MAX} features and operators; declare fewer of them"
+    )]
+    TooMany,
+    /// Of a later release.
+    #[error("the record spec has version {found}, this software knows {RECORD_SPEC_VERSION}")]
+    Version {
+        /// Its version.
+        found: u32,
+    },
+    /// Another message, or one whose encoding is not the canonical one.
+    #[error("the record spec is malformed: {reason}")]
+    Malformed {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn malformed(reason: impl fmt::Display) -> RecordSpecError {
+    RecordSpecError::Malformed { reason: reason.to_string() }
+}
+
+impl RecordSpec {
+    /// Records as they are: the spec of a job without features, operators and outputs.
+    pub fn raw() -> Self {
+        Self { version: RECORD_SPEC_VERSION, ..Self::default() }
+    }
+
+    /// The canonical encoding.
+    ///
+    /// # Errors  `TooLarge`, `TooMany`.
+    pub fn encode_canonical(&self) -> Result<Vec<u8>, RecordSpecError> {
+        let bytes = self.encode_to_vec();
+        check_bounds(&bytes)?;
+        Ok(bytes)
+    }
+
+    /// A spec from its canonical encoding. What the features and operators say is not checked.
+    ///
+    /// # Errors  As [`RecordSpecError`].
+    pub fn decode_canonical(bytes: &[u8]) -> Result<Self, RecordSpecError> {
+        check_bounds(bytes)?;
+        let spec = Self::decode(bytes).map_err(malformed)?;
+        if spec.version != RECORD_SPEC_VERSION {
+            return Err(RecordSpecError::Version { found: spec.version });
+        }
+        if spec.encode_to_vec() != bytes {
+            return Err(malformed("its encoding is not canonical"));
+        }
+        for features in spec.features() {
+            check_ascending(features.iter().map(|feature| &feature.name))?;
+        }
+        spec.operators.iter().try_for_each(|operator| check_arguments(&operator.arguments))?;
+        Ok(spec)
+    }
+
+    /// Its lists of features.
+    fn features(&self) -> [&[Feature]; 2] {
+        match &self.parse {
+            None => [&[], &[]],
+            Some(Parse::Example(example)) => [&example.features, &[]],
+            Some(Parse::SequenceExample(sequence)) => [&sequence.context, &sequence.lists],
+        }
+    }
+
+    /// Where it differs from `other`: features by name, operators by position, outputs.
+    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+        let mut found = Vec::new();
+        let mut add = |field: String, left: Option<String>, right: Option<String>| {
+            if left != right {
+                let text = |side: Option<String>| side.map_or("absent".into(), shortened);
+                let field = shortened(field);
+                found.push(Difference { field, left: text(left), right: text(right) });
+            }
+        };
+        add("parsing".into(), Some(self.parsing().into()), Some(other.parsing().into()));
+        let names = ["feature", "sequence feature"];
+        for ((left, right), what) in self.features().into_iter().zip(other.features()).zip(names) {
+            let mut pairs: BTreeMap<&str, [Option<String>; 2]> = BTreeMap::new();
+            for (side, features) in [left, right].into_iter().enumerate() {
+                for feature in features {
+                    pairs.entry(&feature.name).or_default()[side] = Some(feature.to_string());
+                }
+            }
+            for (name, [left, right]) in pairs {
+                add(format!("{what} `{name}`"), left, right);
+            }
+        }
+        let text = |spec: &Self, at: usize| spec.operators.get(at).map(Operator::to_string);
+        for at in 0..self.operators.len().max(other.operators.len()) {
+            add(format!("operators[{at}]"), text(self, at), text(other, at));
+        }
+        let outputs = |spec: &Self| spec.outputs.as_ref().map(Outputs::to_string);
+        add("outputs".into(), outputs(self), outputs(other));
+        if found.len() > DIFFERENCES_MAX {
+            let more = (found.len() - DIFFERENCES_MAX + 1).to_string();
+            found.truncate(DIFFERENCES_MAX - 1);
+            let field = format!("the record spec in {more} other places");
+            found.push(Difference { field, left: "one".into(), right: "another".into() });
+        }
+        found
+    }
+
+    fn parsing(&self) -> &'static str {
+        match self.parse {
+            None => "raw",
+            Some(Parse::Example(_)) => "parse_example",
+            Some(Parse::SequenceExample(_)) => "parse_sequence_example",
+        }
+    }
+}
+
+/// The digest of an encoded spec: `JobIdentity.record_spec`.
+pub fn record_spec_digest(encoded: &[u8]) -> Digest {
+    Digest::of_parts([encoded])
+}
+
+/// The chunks of an encoded spec, in order.
+pub fn record_spec_chunks(encoded: &[u8]) -> impl Iterator<Item = (Digest, &[u8])> {
+    encoded.chunks(CHUNK_BYTES_MAX).map(|chunk| (Digest::of_parts([chunk]), chunk))
+}
+
+/// Refuses what would be large in memory, before it is decoded.
+fn check_bounds(bytes: &[u8]) -> Result<(), RecordSpecError> {
+    if bytes.len() > RECORD_SPEC_BYTES_MAX {
+        return Err(RecordSpecError::TooLarge { bytes: bytes.len() });
+    }
+    let mut entries = 0;
+    each_field(bytes, |field, content| match field {
+        2 | 3 => each_field(content, |_, _| {
+            entries += 1;
+            Ok(())
+        }),
+        4 => {
+            entries += 1;
+            Ok(())
+        }
+        _ => Ok(()),
+    })?;
+    if entries > RECORD_SPEC_ENTRIES_MAX { Err(RecordSpecError::TooMany) } else { Ok(()) }
+}
+
+/// Calls `visit` with number and content of each field of a message that has a length.
+fn each_field(
+    mut bytes: &[u8],
+    mut visit: impl FnMut(u32, &[u8]) -> Result<(), RecordSpecError>,
+) -> Result<(), RecordSpecError> {
+    while !bytes.is_empty() {
+        let (field, wire_type) = decode_key(&mut bytes).map_err(malformed)?;
+        if wire_type != WireType::LengthDelimited {
+            skip_field(wire_type, field, &mut bytes, DecodeContext::default())
+                .map_err(malformed)?;
+            continue;
+        }
+        let len = decode_varint(&mut bytes).map_err(malformed)?;
+        let len = usize::try_from(len).ok().filter(|len| *len <= bytes.len());
+        let len = len.ok_or_else(|| malformed("a field is longer than the message"))?;
+        let (content, rest) = bytes.split_at(len);
+        visit(field, content)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+fn check_ascending<'a>(
+    names: impl Iterator<Item = &'a String> + Clone,
+) -> Result<(), RecordSpecError> {
+    let next = names.clone().skip(1);
+    match names.zip(next).find(|(name, next)| name >= next) {
+        Some((_, name)) => Err(malformed(format!("`{name}` is not in the order of names"))),
+        None => Ok(()),
+    }
+}
+
+fn check_arguments(arguments: &[Argument]) -> Result<(), RecordSpecError> {
+    check_ascending(arguments.iter().map(|argument| &argument.name))
+}
+
+fn shortened(text: String) -> String {
+    match text.len() <= SHOWN_BYTES_MAX {
+        true => text,
+        false => format!("{}...", &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)]),
+    }
+}
+
+/// One line, for people; two specs with the same line may differ.
+impl fmt::Display for RecordSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.parsing())?;
+        for (features, open) in self.features().into_iter().zip(["(", ", steps ("]) {
+            for (number, feature) in features.iter().enumerate() {
+                let before = if number == 0 { open } else { ", " };
+                write!(f, "{before}{}: {feature}", feature.name)?;
+            }
+            if !features.is_empty() {
+                f.write_str(")")?;
+            }
+        }
+        self.operators.iter().try_for_each(|operator| write!(f, "; {operator}"))?;
+        match &self.outputs {
+            Some(outputs) => write!(f, "; outputs {outputs}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Without its name.
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_type = match self.r#type() {
+            FeatureType::Float32 => "float32",
+            FeatureType::Int64 => "int64",
+            FeatureType::Bytes => "bytes",
+            FeatureType::Unspecified => "unspecified",
+        };
+        let default = |f: &mut fmt::Formatter<'_>, values: &Option<FeatureValues>| match values {
+            Some(values) => write!(f, " default {values}"),
+            None => Ok(()),
+        };
+        match &self.layout {
+            None => f.write_str("no layout"),
+            Some(Layout::FixedLen(fixed)) => {
+                write!(f, "fixed_len {of_type} {:?}", fixed.shape)?;
+                default(f, &fixed.default)
+            }
+            Some(Layout::VarLen(_)) => write!(f, "var_len {of_type}"),
+            Some(Layout::FixedLenSequence(sequence)) => {
+                let missing = if sequence.allow_missing { " allow_missing" } else { "" };
+                write!(f, "fixed_len_sequence {of_type} {:?}{missing}", sequence.shape)?;
+                default(f, &sequence.default)
+            }
+            Some(Layout::Ragged(ragged)) => {
+                write!(f, "ragged {of_type}")?;
+                if let Some(key) = &ragged.value_key {
+                    write!(f, " values {key:?}")?;
+                }
+                ragged.partitions.iter().try_for_each(|partition| write!(f, " {partition}"))
+            }
+            Some(Layout::Sparse(sparse)) => {
+                let sorted = if sparse.already_sorted { " already_sorted" } else { "" };
+                let (keys, values, size) = (&sparse.index_keys, &sparse.value_key, &sparse.size);
+                write!(f, "sparse {of_type} {size:?} at {keys:?} values {values:?}{sorted}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            None => f.write_str("unspecified"),
+            Some(By::RowSplits(key)) => write!(f, "row_splits {key:?}"),
+            Some(By::RowLengths(key)) => write!(f, "row_lengths {key:?}"),
+            Some(By::RowStarts(key)) => write!(f, "row_starts {key:?}"),
+            Some(By::RowLimits(key)) => write!(f, "row_limits {key:?}"),
+            Some(By::ValueRowIds(key)) => write!(f, "value_row_ids {key:?}"),
+            Some(By::UniformRowLength(length)) => write!(f, "uniform_row_length {length}"),
+        }
+    }
+}
+
+impl fmt::Display for FeatureValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { float32, int64, bytes } = self;
+        match (float32.is_empty(), int64.is_empty()) {
+            (false, _) => write!(f, "{float32:?}"),
+            (true, false) => write!(f, "{int64:?}"),
+            (true, true) => {
+                f.debug_list().entries(bytes.iter().map(|b| b.escape_ascii().to_string())).finish()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Outputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.columns.join(", "))
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}/{}(", self.output, self.kind, self.version)?;
+        arguments(f, &self.arguments)?;
+        f.write_str(")")
+    }
+}
+
+fn arguments(f: &mut fmt::Formatter<'_>, arguments: &[Argument]) -> fmt::Result {
+    for (number, Argument { name, value }) in arguments.iter().enumerate() {
+        let before = if number == 0 { "" } else { ", " };
+        write!(f, "{before}{name}=")?;
+        value.as_ref().map_or(Ok(()), |value| write!(f, "{value}"))?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for ArgumentValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            None => f.write_str("unspecified"),
+            Some(Kind::Integer(integer)) => write!(f, "{integer}"),
+            Some(Kind::Large(integer)) => write!(f, "{integer}"),
+            Some(Kind::Number(number)) => write!(f, "{number:?}"),
+            Some(Kind::Text(text)) => write!(f, "{text:?}"),
+            Some(Kind::Flag(flag)) => write!(f, "{flag}"),
+            Some(Kind::List(list)) => {
+                f.write_str("[")?;
+                for (number, value) in list.values.iter().enumerate() {
+                    write!(f, "{}{value}", if number == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+            Some(Kind::Record(record)) => {
+                f.write_str("{")?;
+                arguments(f, &record.arguments)?;
+                f.write_str("}")
+            }
+        }
+    }
+}
