@@ -1,9 +1,9 @@
 //! The directory a node lives in, as a port: production has files, tests have files that fail.
 
 use std::fmt::Debug;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::PathBuf;
 
 use rustix::fs::FlockOperation;
@@ -87,7 +87,8 @@ impl RealDisk {
     pub fn new(dir: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = dir.into();
         if !dir.is_dir() {
-            fs::create_dir_all(&dir)?;
+            // Its files are nobody else's: logs, audits, manifests.
+            DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
             if let Some(parent) = dir.canonicalize()?.parent() {
                 File::open(parent)?.sync_all()?;
             }

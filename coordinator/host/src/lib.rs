@@ -16,6 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -35,6 +36,11 @@ pub trait Host: Debug + Send + Sync + 'static {
 
     /// 64 random bits.
     fn random(&self) -> u64;
+
+    /// Time that the machine was suspended since it started, which [`Host::now`] does not count.
+    fn suspended(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Connects to `address`, `host:port`.
     fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;

@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -26,6 +27,16 @@ impl Host for RealHost {
     fn wall_ms(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn suspended(&self) -> Duration {
+        let time = |clock| {
+            let time = clock_gettime(clock);
+            // These clocks start at 0 and never go back.
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        let running = time(ClockId::Monotonic);
+        time(ClockId::Boottime).saturating_sub(running)
     }
 
     fn random(&self) -> u64 {

@@ -54,6 +54,9 @@ pub(crate) struct Entry {
     pub(crate) request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) index: Option<u64>,
+    /// The action's parameters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) detail: String,
 }
 
 /// As outcomes of calls that were carried out are written.
@@ -342,6 +345,7 @@ fn told(entry: Entry, node: u64) -> AuditEntry {
         message,
         request_id,
         index,
+        detail,
     } = entry;
     AuditEntry {
         at_ms,
@@ -356,6 +360,7 @@ fn told(entry: Entry, node: u64) -> AuditEntry {
         request_id,
         index,
         node,
+        detail,
     }
 }
 

@@ -2,7 +2,7 @@
 //! acknowledged, and what is read is what was put, or an error.
 //!
 //! Chunks that no dataset refers to are bounded in bytes and removed after an hour; what is referred
-//! to is not counted and stays. Every node keeps a store of its own.
+//! to is not counted and stays. A limited principal has a part of that bound. Every node keeps a store of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,6 +20,9 @@ pub(crate) const UNREFERENCED_AGE_MAX: Duration = Duration::from_secs(3600);
 
 /// A chunk counts for at least so much, which bounds how many there are.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
+
+/// The part of the bound that one limited principal may fill.
+const PRINCIPAL_SHARE: u64 = 8;
 
 /// Prefix of files that are being written.
 const PART_PREFIX: &str = "part-";
@@ -42,6 +45,11 @@ pub(crate) enum ChunkStoreError {
     )]
     Full { bytes: u64, most: u64 },
     #[error(
+        "chunks of {owner} that no dataset refers to have {bytes} bytes of at most {most}; they are removed \
+         {} minutes after they were put", UNREFERENCED_AGE_MAX.as_secs() / 60
+    )]
+    OwnerFull { owner: String, bytes: u64, most: u64 },
+    #[error(
         "{path}: {source}; check the disk of the coordinator, its free space and the permissions"
     )]
     Io { path: String, source: io::Error },
@@ -61,6 +69,8 @@ pub(crate) struct ChunkStore {
 struct Known {
     present: BTreeSet<Digest>,
     unreferenced: Unreferenced,
+    /// What commands under way refer to, as it was counted before: a refused one gives its owner nothing.
+    held: BTreeMap<Digest, Loose>,
     /// Why the last write failed, until one succeeds.
     failure: Option<String>,
 }
@@ -70,26 +80,47 @@ struct Known {
 struct Unreferenced {
     chunks: BTreeMap<Digest, Loose>,
     bytes: u64,
+    /// Bytes by owner, of those that have one.
+    owned: BTreeMap<String, u64>,
 }
 
 #[derive(Debug)]
 struct Loose {
     bytes: u64,
     put: Instant,
+    /// The limited principal that put it; empty: another one did.
+    owner: String,
 }
 
 impl Unreferenced {
-    fn insert(&mut self, digest: Digest, bytes: u64, put: Instant) {
+    fn insert(&mut self, digest: Digest, bytes: u64, put: Instant, owner: &str) {
         let bytes = bytes.max(COUNTED_BYTES_MIN);
         self.remove(&digest);
-        self.chunks.insert(digest, Loose { bytes, put });
+        self.chunks.insert(digest, Loose { bytes, put, owner: owner.to_owned() });
         self.bytes += bytes;
+        if !owner.is_empty() {
+            *self.owned.entry(owner.to_owned()).or_default() += bytes;
+        }
     }
 
-    fn remove(&mut self, digest: &Digest) {
-        if let Some(loose) = self.chunks.remove(digest) {
-            self.bytes -= loose.bytes;
+    /// A chunk to which nothing refers any more; `held`: as it was counted before, if it was.
+    fn count_again(&mut self, digest: Digest, held: Option<Loose>, now: Instant) {
+        match held {
+            Some(Loose { bytes, put, owner }) => self.insert(digest, bytes, put, &owner),
+            None => self.insert(digest, COUNTED_BYTES_MIN, now, ""),
         }
+    }
+
+    fn remove(&mut self, digest: &Digest) -> Option<Loose> {
+        let loose = self.chunks.remove(digest)?;
+        self.bytes -= loose.bytes;
+        if let Some(owned) = self.owned.get_mut(&loose.owner) {
+            *owned -= loose.bytes;
+            if *owned == 0 {
+                self.owned.remove(&loose.owner);
+            }
+        }
+        Some(loose)
     }
 }
 
@@ -113,7 +144,7 @@ impl ChunkStore {
                 if !referenced.contains(&digest) {
                     let bytes = disk.open(&name).and_then(|file| file.len());
                     let bytes = bytes.map_err(|error| failed(&name, error))?;
-                    known.unreferenced.insert(digest, bytes, now);
+                    known.unreferenced.insert(digest, bytes, now, "");
                 }
             }
         }
@@ -122,7 +153,13 @@ impl ChunkStore {
     }
 
     /// Stores a chunk; on disk when this returns. Putting it again changes nothing.
-    pub(crate) fn put(&self, content: &[u8], now: Instant) -> Result<Digest, ChunkStoreError> {
+    /// - `owner`: the limited principal that puts it; empty: another one does.
+    pub(crate) fn put(
+        &self,
+        content: &[u8],
+        owner: &str,
+        now: Instant,
+    ) -> Result<Digest, ChunkStoreError> {
         let digest = digest_of(content)?;
         // First: an old one that is put again must not be taken away before it is referred to.
         if let Some(loose) = self.known().unreferenced.chunks.get_mut(&digest) {
@@ -130,13 +167,13 @@ impl ChunkStore {
         }
         match self.read(&digest) {
             Ok(_) => return Ok(digest),
-            Err(ChunkStoreError::NotFound { .. }) => self.check_room(content.len())?,
+            Err(ChunkStoreError::NotFound { .. }) => self.check_room(content.len(), owner)?,
             // The right content heals a damaged file.
             Err(ChunkStoreError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
         if self.write(&digest, content)? {
-            self.known().unreferenced.insert(digest, content.len() as u64, now);
+            self.known().unreferenced.insert(digest, content.len() as u64, now, owner);
         }
         Ok(digest)
     }
@@ -175,16 +212,22 @@ impl ChunkStore {
     /// Takes chunks out of what may be removed, before a command refers to them.
     pub(crate) fn hold<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut known = self.known();
-        digests.into_iter().for_each(|digest| known.unreferenced.remove(digest));
+        for digest in digests {
+            if let Some(loose) = known.unreferenced.remove(digest) {
+                known.held.insert(*digest, loose);
+            }
+        }
     }
 
     /// Puts chunks back whose command was refused; if a dataset refers to them after all, the next look at
     /// the state takes them out again.
     pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
         let mut known = self.known();
+        let Known { present, unreferenced, held, .. } = &mut *known;
         for digest in digests {
-            if known.present.contains(digest) {
-                known.unreferenced.insert(*digest, COUNTED_BYTES_MIN, now);
+            let is_counted = unreferenced.chunks.contains_key(digest);
+            if present.contains(digest) && !is_counted {
+                unreferenced.count_again(*digest, held.remove(digest), now);
             }
         }
     }
@@ -193,14 +236,17 @@ impl ChunkStore {
     /// what they no longer refer to is, with a full time to live.
     pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
         let mut known = self.known();
-        let Known { present, unreferenced, .. } = &mut *known;
-        referenced.iter().for_each(|digest| unreferenced.remove(digest));
+        let Known { present, unreferenced, held, .. } = &mut *known;
+        for digest in referenced {
+            unreferenced.remove(digest);
+            held.remove(digest);
+        }
         let is_new = |digest: &&Digest| {
             !referenced.contains(*digest) && !unreferenced.chunks.contains_key(*digest)
         };
         let new: Vec<Digest> = present.iter().filter(is_new).copied().collect();
         for digest in new {
-            unreferenced.insert(digest, COUNTED_BYTES_MIN, now);
+            unreferenced.count_again(digest, held.remove(&digest), now);
         }
     }
 
@@ -241,9 +287,14 @@ impl ChunkStore {
         self.known().unreferenced.bytes
     }
 
-    /// Why chunks cannot be stored, if so.
+    /// Why chunks cannot be written, if so.
     pub(crate) fn failure(&self) -> Option<String> {
         self.known().failure.clone()
+    }
+
+    /// Why a chunk of an unlimited principal would be refused for want of room, if so.
+    pub(crate) fn full(&self) -> Option<ChunkStoreError> {
+        self.check_room(0, "").err()
     }
 
     /// Looks whether a disk that failed is mended.
@@ -255,12 +306,21 @@ impl ChunkStore {
         self.noted(&name, written)
     }
 
-    fn check_room(&self, bytes: usize) -> Result<(), ChunkStoreError> {
-        let (known, most) = (self.unreferenced_bytes(), self.unreferenced_bytes_max);
-        match known.saturating_add((bytes as u64).max(COUNTED_BYTES_MIN)) <= most {
-            true => Ok(()),
-            false => Err(ChunkStoreError::Full { bytes: known, most }),
+    /// Refuses one chunk more than there is room for.
+    /// - `owner`: as in [`ChunkStore::put`].
+    pub(crate) fn check_room(&self, bytes: usize, owner: &str) -> Result<(), ChunkStoreError> {
+        let more = (bytes as u64).max(COUNTED_BYTES_MIN);
+        let known = self.known();
+        let (all, most) = (known.unreferenced.bytes, self.unreferenced_bytes_max);
+        if all.saturating_add(more) > most {
+            return Err(ChunkStoreError::Full { bytes: all, most });
         }
+        let own = known.unreferenced.owned.get(owner).copied().unwrap_or(0);
+        let most = (most / PRINCIPAL_SHARE).max(CHUNK_BYTES_MAX as u64);
+        if !owner.is_empty() && own.saturating_add(more) > most {
+            return Err(ChunkStoreError::OwnerFull { owner: owner.to_owned(), bytes: own, most });
+        }
+        Ok(())
     }
 
     fn part(&self) -> String {
@@ -316,7 +376,7 @@ mod tests {
     }
 
     fn put(store: &ChunkStore, content: &[u8]) -> Result<Digest, ChunkStoreError> {
-        store.put(content, Instant::now())
+        store.put(content, "", Instant::now())
     }
 
     #[test]
@@ -392,6 +452,28 @@ mod tests {
         store.follow(&BTreeSet::new(), removed + UNREFERENCED_AGE_MAX);
         let later = removed + UNREFERENCED_AGE_MAX + Duration::from_secs(1);
         assert_eq!(store.collect(later, |_| false).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_refused_command_gives_the_owner_of_its_chunks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), &[]);
+        let put = |byte: u8| store.put(&vec![byte; CHUNK_BYTES_MAX], "mallory", Instant::now());
+        let first = put(0).unwrap();
+        let own = |store: &ChunkStore| store.known().unreferenced.owned.get("mallory").copied();
+        let full = own(&store);
+        store.hold([&first]);
+        assert_eq!(own(&store), None, "while a command refers to it");
+        store.release([&first], Instant::now());
+        assert_eq!(own(&store), full);
+        // A call that was dropped meanwhile is no way out, either.
+        store.hold([&first]);
+        store.follow(&BTreeSet::new(), Instant::now());
+        assert_eq!(own(&store), full);
+        store.release([&first], Instant::now());
+        assert_eq!(own(&store), full);
+        store.follow(&BTreeSet::from([first]), Instant::now());
+        assert_eq!(own(&store), None, "a dataset refers to it");
     }
 
     #[test]

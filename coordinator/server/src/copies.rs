@@ -41,10 +41,19 @@ impl Turns {
 }
 
 /// Stores a chunk here and on a majority of the voters.
+/// - `owner`: the principal whose share of the allowance it counts for; empty: of an unlimited one.
 ///
 /// # Errors  `Retry`: a majority cannot be reached; what is stored meanwhile does no harm.
-pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>) -> Result<Digest, WireError> {
-    put_without(core, content, None).await
+pub(crate) async fn put(
+    core: &Arc<Core>,
+    content: Vec<u8>,
+    owner: String,
+) -> Result<Digest, WireError> {
+    if !owner.is_empty() {
+        // Before other nodes get it, which do not know whose it is.
+        core.chunks.check_room(content.len(), &owner).map_err(|error| error::chunk(&error))?;
+    }
+    put_without(core, content, owner, None).await
 }
 
 /// Before a node is removed: what datasets refer to is on a majority of those that stay, as it may have
@@ -55,7 +64,9 @@ pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<()
     let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
     for digest in referenced {
         match get(core, digest).await {
-            Ok(content) => put_without(core, content, Some(node)).await.map(|_| ())?,
+            Ok(content) => {
+                put_without(core, content, String::new(), Some(node)).await?;
+            }
             // Nobody has it as it must be, with this node or without it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt) => {
                 tracing::warn!(%digest, %error, "a chunk is lost");
@@ -70,6 +81,7 @@ pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<()
 async fn put_without(
     core: &Arc<Core>,
     content: Vec<u8>,
+    owner: String,
     gone: Option<u64>,
 ) -> Result<Digest, WireError> {
     let mut members = core.node.members();
@@ -90,8 +102,9 @@ async fn put_without(
     }
     drop(told);
     let here = Arc::clone(core);
-    let put =
-        move || here.chunks.put(&content, here.host.now()).map_err(|error| error::chunk(&error));
+    let put = move || {
+        here.chunks.put(&content, &owner, here.host.now()).map_err(|error| error::chunk(&error))
+    };
     let digest = blocking(core, "storing a chunk", put).await?;
     let counts = Some(core.options.node_id) != gone;
     let (mut copies, mut missing) = (usize::from(counts), Vec::new());

@@ -10,7 +10,8 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Leadership, Node, Peer, Role};
 use shardfeed_scheduler::{
-    Answer, Change, Command, Cordon, LeaseRef, Scan, Session, State, answer_from_bytes,
+    Answer, Change, Command, Cordon, LeaseRef, LeasedScan, Scan, ScanRef, Session, State,
+    answer_from_bytes,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -27,10 +28,10 @@ use crate::manifests::Manifests;
 use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
 use crate::plans::Plans;
 use crate::progress::Progress;
-use crate::rpc::{CALLS_MAX, Caller, POLLS_MAX};
+use crate::rpc::{CALLS_MAX, Caller, Denied, POLLS_MAX};
 use crate::sessions::Sessions;
 use crate::shard_counts::ShardCounts;
-use crate::standing::{scans, standing};
+use crate::standing::{scan_lease, standing};
 use crate::takes::Asks;
 
 /// Who proposes what nobody asked for.
@@ -42,6 +43,10 @@ const REPORTS_PER_ROUND_MAX: usize = 16;
 /// A leader that has not heard of a majority for so many of the longest elections answers nobody: another
 /// one was elected long ago, and workers should look for it.
 const LONELY_ELECTIONS: u64 = 4;
+
+/// A suspension that is shorter than so many ms is none: the two clocks are read one after the other, and
+/// no election is over so soon.
+const SUSPENDED_MS_MIN: u64 = 20;
 
 /// See the module.
 pub(crate) struct Core {
@@ -69,6 +74,8 @@ pub(crate) struct Core {
     leadership: watch::Receiver<Leadership>,
     /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
     ready_term: AtomicU64,
+    /// Time that the machine had been suspended, ms, when a majority confirmed last that this node leads.
+    confirmed_at_ms: AtomicU64,
     /// When the leader, if it is another node, sent a message of the log last.
     heard: Mutex<Instant>,
     live: Mutex<Live>,
@@ -115,6 +122,7 @@ impl Core {
             shard_counts: ShardCounts::default(),
             started: front.host.now(),
             ready_term: AtomicU64::new(0),
+            confirmed_at_ms: AtomicU64::new(0),
             heard: Mutex::new(front.host.now()),
             live: Mutex::default(),
         }
@@ -145,8 +153,9 @@ impl Core {
         caller: Caller,
         change: Change,
     ) -> Result<Answer, WireError> {
-        let Caller { request_id, principal, index, .. } = caller;
-        let command = Command { request_id, principal, now_ms: self.host.wall_ms(), change };
+        let Caller { request_id, principal, who, index } = caller;
+        let (scope, now_ms) = (who.scope(), self.host.wall_ms());
+        let command = Command { request_id, principal, scope, now_ms, change };
         self.metrics.proposals.inc();
         let (pending, began) = (Pending::new(&self.metrics), self.host.now());
         let applied = self.node.propose(command.to_bytes()).await;
@@ -272,6 +281,24 @@ impl Core {
         Ok(())
     }
 
+    /// As [`Core::available`], for a caller that may be nobody: one whose token this node does not know is sent to
+    /// other nodes, which may, but is not told which of them leads; of who shows nothing good it is enough to say
+    /// that.
+    ///
+    /// # Errors  As [`Core::available`].
+    pub(crate) fn available_to(&self, denied: Option<&Denied>) -> Result<(), WireError> {
+        match denied.map(|denied| denied.reason) {
+            None => self.available(),
+            Some(Denial::Unknown | Denial::Unusable) => {
+                self.available().map_err(|error| match error.kind {
+                    ErrorKind::NotLeader => WireError::new(error.kind, NOT_LEADER),
+                    _ => error,
+                })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Whether this node leads, as far as it knows, but hears of no majority.
     pub(crate) fn is_lonely(&self) -> bool {
         let most = self.options.election_max_ms.saturating_mul(LONELY_ELECTIONS);
@@ -289,7 +316,15 @@ impl Core {
     /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does not.
     pub(crate) async fn prove_lead(&self) -> Result<(), WireError> {
         let most = Duration::from_millis(self.options.election_max_ms);
-        if self.node.heard_majority().is_some_and(|age| age < most) || self.is_confirmed().await {
+        let suspended_ms = self.host.suspended().as_millis() as u64;
+        // While this machine was suspended others may have elected another leader.
+        let is_awake =
+            suspended_ms < self.confirmed_at_ms.load(Ordering::Acquire) + SUSPENDED_MS_MIN;
+        if is_awake && self.node.heard_majority().is_some_and(|age| age < most) {
+            return Ok(());
+        }
+        if self.is_confirmed().await {
+            self.confirmed_at_ms.fetch_max(suspended_ms, Ordering::AcqRel);
             return Ok(());
         }
         let message = "this node leads but hears of no majority; try again, best at another node";
@@ -329,6 +364,9 @@ impl Core {
         if let Some(reason) = self.chunks.failure() {
             return Some(format!("chunks cannot be stored: {reason}"));
         }
+        if let Some(full) = self.chunks.full() {
+            return Some(format!("chunks cannot be stored: {full}"));
+        }
         let members = self.node.members();
         if !members.is_empty() && members.iter().all(|member| member.node != self.options.node_id) {
             return Some(format!(
@@ -340,10 +378,11 @@ impl Core {
         let Leadership { term, leader, is_leader } = self.leadership();
         let ready = !is_leader || self.ready_term.load(Ordering::Acquire) == term;
         match leader {
-            Some(leader) if !is_leader && self.is_forgotten() => Some(format!(
-                "{leader} leads as far as this node knows, but says nothing: it is gone, or this node was \
-                 removed from the cluster"
-            )),
+            // Who asks here proves nothing, so the leader is not named.
+            Some(_) if !is_leader && self.is_forgotten() => Some(
+                "the leader says nothing: it is gone, or this node was removed from the cluster"
+                    .into(),
+            ),
             Some(_) if ready => None,
             _ => Some("no leader: an election is going on, or most nodes are gone".into()),
         }
@@ -422,19 +461,28 @@ impl Live {
         let sessions = state.sessions().map(|session| (session.id, ttl(session.join.ttl_ms)));
         self.sessions.follow(&sessions.collect(), now);
         let lease = |lease: &LeaseRef| standing(state, lease).is_ok();
-        let scan = |dataset: &str, part, fencing| scans(state, dataset, part, fencing);
+        let scan = |scan: &LeasedScan| scan_lease(state, scan).is_some();
         self.progress.retain(lease, scan, now);
+        for session in state.sessions().filter(|session| !session.scans.is_empty()) {
+            for ScanRef { dataset, part } in &session.scans {
+                let lease = state.dataset(dataset).and_then(|dataset| dataset.lease_of(*part));
+                let Some(fencing) = lease.map(|lease| lease.fencing) else { continue };
+                let (dataset, part) = (dataset.clone(), *part);
+                self.progress.expect_scan(LeasedScan { dataset, part, fencing }, now);
+            }
+        }
     }
 }
 
-/// Chunks that datasets refer to.
+/// Chunks that datasets and jobs refer to.
 pub(crate) fn referenced(state: &State) -> Vec<Digest> {
     let scans = state.datasets().filter_map(|dataset| dataset.scan());
     let chunks = |scan: &Scan| {
         let listed: Vec<Digest> = scan.parts.iter().map(|part| part.listed.chunk).collect();
         listed.into_iter().chain(scan.chunks().collect::<Vec<_>>())
     };
-    scans.flat_map(chunks).collect()
+    let specs = state.jobs().flat_map(|job| job.record_spec_chunks.iter().copied());
+    scans.flat_map(chunks).chain(specs).collect()
 }
 
 /// Runs what blocks, or computes for long, beside the async threads.
@@ -446,6 +494,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let done = shardfeed_host::blocking(core.host.as_ref(), work).await;
     done.unwrap_or_else(|_| Err(error::lost(what)))
 }
+
+/// What a caller is told of the leader that this node does not know.
+const NOT_LEADER: &str = "this node is not the leader; try another one";
 
 /// This node does not lead; that one does.
 fn not_leader(leader: Option<&Peer>) -> WireError {

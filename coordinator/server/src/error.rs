@@ -114,6 +114,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
         Refusal::Conflict { .. } | Refusal::Disagree { .. } => ErrorKind::Conflict,
         Refusal::Superseded { .. } => ErrorKind::Superseded,
         Refusal::Fenced { .. } => ErrorKind::Fenced,
+        Refusal::Replaced { .. } => ErrorKind::Replaced,
         Refusal::Cancelled { .. } => ErrorKind::Cancelled,
         Refusal::Denied(_) => ErrorKind::Denied,
         Refusal::Forgotten { .. } => ErrorKind::Token,
@@ -170,7 +171,7 @@ pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
         ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
         ChunkStoreError::Corrupt { .. } => ErrorKind::Corrupt,
         ChunkStoreError::Size { .. } => ErrorKind::Invalid,
-        ChunkStoreError::Full { .. } => ErrorKind::Retry,
+        ChunkStoreError::Full { .. } | ChunkStoreError::OwnerFull { .. } => ErrorKind::Retry,
         ChunkStoreError::Io { .. } => ErrorKind::Storage,
     };
     let file = match error {
@@ -205,12 +206,13 @@ pub(crate) fn lost(what: &str) -> WireError {
 /// What is kept of an error in the state.
 pub(crate) fn failure_from(error: &WireError) -> Failure {
     let WireError { kind, message, file, offset, ordinal, .. } = error.clone();
-    Failure { kind: kind.as_str_name().into(), message, file, offset, ordinal }
+    let kind = kind.as_str_name().into();
+    Failure { kind, message, file, offset, ordinal, ..Failure::default() }
 }
 
 /// An error as it was kept in the state.
 pub(crate) fn failure_to(failure: &Failure) -> WireError {
-    let Failure { kind, message, file, offset, ordinal } = failure.clone();
+    let Failure { kind, message, file, offset, ordinal, .. } = failure.clone();
     let kind = ErrorKind::from_str_name(&kind).unwrap_or(ErrorKind::Unspecified);
     WireError { kind, message, file, offset, ordinal, leader: None }
 }

@@ -64,7 +64,7 @@ impl Front {
     ) -> Self {
         let (tls, to_peers) = tls.unzip();
         let metrics = Arc::new(Metrics::new());
-        let links = Links::new(Arc::clone(&host), Arc::clone(&metrics), options.node_id, to_peers);
+        let links = Links::new(Arc::clone(&host), Arc::clone(&metrics), &options, to_peers);
         Self {
             tls,
             host,

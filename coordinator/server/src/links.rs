@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Response, Status};
 
+use crate::config::CoordinatorOptions;
 use crate::metrics::Metrics;
 
 /// Bytes of a message between coordinators: entries of the log, each at most a call's message, or a
@@ -42,6 +44,9 @@ const RENEW_AGE_MIN: Duration = Duration::from_secs(1);
 /// Connections at most: two to each member, and some to addresses that members had before.
 const CHANNELS_MAX: usize = 64;
 
+/// Slow connections in sequence after which it is the distance, and not a lost packet, that takes the time.
+const FAR_CONNECTIONS: u32 = 3;
+
 /// What a connection is for. Chunks must not stand in the way of heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Purpose {
@@ -61,6 +66,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     me: u64,
     tls: Option<ClientTls>,
+    distance: Arc<Distance>,
     /// Known once the log is open.
     cluster: OnceLock<String>,
     channels: Mutex<BTreeMap<(String, Purpose), Link>>,
@@ -74,15 +80,18 @@ struct Link {
 
 impl Links {
     /// No connection yet.
-    /// - `me`: this node.
+    /// - `options`: of this node.
     pub(crate) fn new(
         host: Arc<dyn Host>,
         metrics: Arc<Metrics>,
-        me: u64,
+        options: &CoordinatorOptions,
         tls: Option<ClientTls>,
     ) -> Self {
         let (cluster, channels) = (OnceLock::new(), Mutex::default());
-        Self { inner: Arc::new(Inner { host, metrics, me, tls, cluster, channels }) }
+        let heartbeat = Duration::from_millis(options.peer_heartbeat_ms);
+        let distance = Arc::new(Distance { heartbeat, far: AtomicU32::new(0) });
+        let me = options.node_id;
+        Self { inner: Arc::new(Inner { host, metrics, me, tls, distance, cluster, channels }) }
     }
 
     /// The log is open: this is the cluster.
@@ -194,9 +203,9 @@ impl Links {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER_MAX)
             .keep_alive_while_idle(true);
-        let Inner { host, tls, .. } = self.inner.as_ref();
-        let (host, tls, address_text) = (Arc::clone(host), tls.clone(), address.to_owned());
-        let connector = Connector { host, tls, address: address_text };
+        let Inner { host, tls, distance, .. } = self.inner.as_ref();
+        let (host, tls, distance) = (Arc::clone(host), tls.clone(), Arc::clone(distance));
+        let connector = Connector { host, tls, distance, address: address.to_owned() };
         let channel = endpoint.connect_with_connector_lazy(connector);
         let link = Link { channel, made: self.inner.host.now() };
         channels.insert(key, link.clone());
@@ -264,11 +273,43 @@ pub(crate) fn wire_error(error: PeerError) -> WireError {
     }
 }
 
+/// Whether the other coordinators are too far away for the timers here, by the time that connections take.
+#[derive(Debug)]
+struct Distance {
+    /// A heartbeat that is not answered by then counts for nothing.
+    heartbeat: Duration,
+    /// Connections in sequence that took longer.
+    far: AtomicU32,
+}
+
+impl Distance {
+    /// Warns when so many connections in sequence took longer: a cluster whose heartbeats are all given up
+    /// commits nothing and serves nobody, and no other message gives the reason.
+    fn measured(&self, address: &str, took: Duration) {
+        if took < self.heartbeat {
+            self.far.store(0, Ordering::Relaxed);
+        } else if self.far.fetch_add(1, Ordering::Relaxed) + 1 == FAR_CONNECTIONS {
+            let took_ms = took.as_millis();
+            tracing::warn!(
+                address,
+                took_ms,
+                heartbeat_ms = self.heartbeat.as_millis() as u64,
+                "coordinators are too far apart for their timers; on all of them set peer-heartbeat-ms to at \
+                 least {}, election-min-ms to {}, election-max-ms to {}",
+                3 * took_ms,
+                9 * took_ms,
+                18 * took_ms
+            );
+        }
+    }
+}
+
 /// Connects through the host.
 #[derive(Clone, Debug)]
 struct Connector {
     host: Arc<dyn Host>,
     tls: Option<ClientTls>,
+    distance: Arc<Distance>,
     address: String,
 }
 
@@ -282,10 +323,11 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let connect = self.host.connect(&self.address);
-        let (tls, address) = (self.tls.clone(), self.address.clone());
+        let Self { host, tls, distance, address } = self.clone();
         let connected = async move {
-            let stream = connect.await?;
+            let began = host.now();
+            let stream = host.connect(&address).await?;
+            distance.measured(&address, host.now().saturating_duration_since(began));
             let stream: Box<dyn ByteStream> = match tls {
                 Some(tls) => Box::new(tls.connect(&address, stream).await?),
                 None => stream,

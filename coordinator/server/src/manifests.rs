@@ -136,7 +136,7 @@ mod tests {
         };
         let put = |path: &str| {
             let chunk = EntriesChunk::new(vec![entry(path)]).encode().unwrap();
-            store.put(&chunk, Instant::now()).unwrap()
+            store.put(&chunk, "", Instant::now()).unwrap()
         };
         let (a, b) = (put("a"), put("b"));
         let other = Digest::from_bytes([7; 32]);

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use shardfeed_proto::common::v1::{Account, Spent};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
-use shardfeed_scheduler::{Generation, Hold, Job, LeaseRef, State};
+use shardfeed_scheduler::{Generation, Hold, Job, JobPhase, LeaseRef, State};
 use tokio::time::Instant;
 
 use crate::core::{Core, Live};
@@ -32,6 +32,10 @@ const RANKS_MAX: usize = 2_048;
 pub(crate) struct Jobs {
     jobs: Vec<JobSeen>,
     ranks: Vec<RankSeen>,
+    /// Epochs with samples in doubt, of all jobs: nobody need serve one of their ranks.
+    doubts: Vec<DoubtSeen>,
+    /// All jobs by phase.
+    phases: BTreeMap<JobPhase, u64>,
     /// Running jobs, and ranks of those that are shown, beyond the bounds.
     jobs_left_out: usize,
     ranks_left_out: usize,
@@ -61,6 +65,16 @@ struct RankSeen {
     account: Option<Account>,
 }
 
+/// What is in doubt of a job.
+#[derive(Debug)]
+struct DoubtSeen {
+    job: String,
+    /// For each rank, its samples and for how long they have been in doubt.
+    ranks: BTreeMap<u64, (u64, Duration)>,
+    /// Until the policy decides, if nothing but samples in doubt is waited for and the job is not held.
+    decides: Option<Duration>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct JobLabels {
     job: String,
@@ -76,6 +90,34 @@ struct RankLabels {
 struct ShardLabels {
     job: String,
     state: ShardIs,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabels {
+    phase: PhaseIs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum PhaseIs {
+    Waiting,
+    Running,
+    Paused,
+    Cancelled,
+    Finished,
+    Failed,
+}
+
+impl From<JobPhase> for PhaseIs {
+    fn from(phase: JobPhase) -> Self {
+        match phase {
+            JobPhase::Waiting => Self::Waiting,
+            JobPhase::Running => Self::Running,
+            JobPhase::Paused => Self::Paused,
+            JobPhase::Cancelled => Self::Cancelled,
+            JobPhase::Finished => Self::Finished,
+            JobPhase::Failed => Self::Failed,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -106,7 +148,7 @@ pub(crate) fn look(core: &Core) -> Jobs {
     if core.available().is_err() {
         return Jobs::default();
     }
-    let (now, counted) = (core.host.now(), core.shard_counts.ask());
+    let (now, counted) = ((core.host.now(), core.host.wall_ms()), core.shard_counts.ask());
     core.read(|state| Jobs::of(state, &core.live(), counted, now))
 }
 
@@ -118,8 +160,29 @@ fn newest(state: &State) -> Vec<(&Job, &Generation)> {
     running
 }
 
+impl DoubtSeen {
+    fn of(job: &Job, now_ms: u64) -> Option<Self> {
+        let current = job.current().filter(|_| job.identity.is_dynamic())?;
+        let (mut ranks, mut decides) = (BTreeMap::new(), None);
+        for pool in current.pools.values() {
+            for (&rank, share) in &pool.shares {
+                let Some(doubt) = &share.doubt else { continue };
+                let age = Duration::from_millis(now_ms.saturating_sub(doubt.since_ms));
+                let (samples, longest) = ranks.entry(rank).or_insert((0, age));
+                (*samples, *longest) = (*samples + share.in_doubt(), age.max(*longest));
+            }
+            if pool.waits_for_doubt() && job.held.is_none() {
+                let left = current.doubt.grace_ms.saturating_sub(pool.waited_ms);
+                decides = Some(Duration::from_millis(left));
+            }
+        }
+        let job = job.name.clone();
+        (!ranks.is_empty()).then_some(Self { job, ranks, decides })
+    }
+}
+
 impl Jobs {
-    fn of(state: &State, live: &Live, mut counted: Counted, now: Instant) -> Self {
+    fn of(state: &State, live: &Live, mut counted: Counted, (now, now_ms): (Instant, u64)) -> Self {
         let (running, jobs_left_out) = bounded(newest(state).into_iter(), JOBS_MAX);
         let shown: BTreeMap<&str, &Generation> =
             running.iter().map(|(job, known)| (job.name.as_str(), *known)).collect();
@@ -149,12 +212,18 @@ impl Jobs {
             leases: known.ranks_served(),
             is_paused: job.held.as_ref().is_some_and(|held| held.hold == Hold::Paused),
             idle: idle.get(job.name.as_str()).copied(),
-            corrupt_records: job.skipped.len() as u64,
+            corrupt_records: job.skipped_count(),
             returns: known.pools.values().map(|pool| pool.returns.count()).sum(),
             shards: counted.remove(&job.name),
         });
         let jobs = jobs.collect();
-        Self { jobs, ranks, jobs_left_out, ranks_left_out }
+        let doubts = state.jobs().filter_map(|job| DoubtSeen::of(job, now_ms));
+        let doubts = doubts.take(JOBS_MAX).collect();
+        let mut phases = BTreeMap::new();
+        for job in state.jobs() {
+            *phases.entry(job.phase()).or_default() += 1;
+        }
+        Self { jobs, ranks, doubts, phases, jobs_left_out, ranks_left_out }
     }
 }
 
@@ -170,6 +239,13 @@ pub(crate) fn page(metrics: &Metrics, jobs: &Jobs, process: &str) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
     of_ranks(&mut registry, &jobs.ranks);
     of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
+    of_doubts(registry.sub_registry_with_prefix("job"), &jobs.doubts);
+    let phases = Family::<PhaseLabels, Gauge>::default();
+    for phase in JobPhase::ALL {
+        let count = jobs.phases.get(&phase).copied().unwrap_or_default();
+        phases.get_or_create(&PhaseLabels { phase: phase.into() }).set(count as i64);
+    }
+    registry.register("jobs", "Jobs by phase", phases);
     let coordinator = registry.sub_registry_with_prefix("coordinator");
     let left_out = [
         ("jobs_left_out", "Running jobs that have no lines: too many run", jobs.jobs_left_out),
@@ -243,7 +319,7 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
         ("epoch", "First epoch that some rank has not left", epoch),
         ("leases", "Ranks that a live session serves", leases),
         ("paused", "1 while somebody holds it back", paused),
-        ("corrupt_records", "Corrupt records that were left out; counted up to 1,000", corrupt),
+        ("corrupt_records", "Corrupt records that were left out", corrupt),
         (
             "returns",
             "Parts of ranks' lists that came back for others, in the epochs that are kept",
@@ -253,6 +329,30 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
     for (name, help, gauge) in gauges {
         registry.register(name, help, gauge);
     }
+}
+
+fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
+    let samples = Family::<RankLabels, Gauge>::default();
+    let (since, decides) = (Time::<RankLabels>::default(), Time::<JobLabels>::default());
+    let mut left = RANKS_MAX;
+    for DoubtSeen { job, ranks, decides: decides_in } in doubts {
+        for (&rank, (count, age)) in ranks.iter().take(left) {
+            let labels = RankLabels { job: job.clone(), rank };
+            samples.get_or_create(&labels).set(*count as i64);
+            since.get_or_create(&labels).set(age.as_secs_f64());
+        }
+        left = left.saturating_sub(ranks.len());
+        if let Some(time) = decides_in {
+            decides.get_or_create(&JobLabels { job: job.clone() }).set(time.as_secs_f64());
+        }
+    }
+    let help = "Samples in doubt: the rank's trainer is gone and may have consumed them";
+    registry.register("rank_in_doubt_samples", help, samples);
+    let help = "How long samples of the rank have been in doubt";
+    registry.register_with_unit("rank_in_doubt", help, Unit::Seconds, since);
+    let help =
+        "Time until in_doubt= decides, while an epoch waits for nothing but samples in doubt";
+    registry.register_with_unit("in_doubt_decides", help, Unit::Seconds, decides);
 }
 
 fn by_state(cell: &Cell) -> [(ShardIs, u64); 5] {
@@ -287,7 +387,16 @@ pub(crate) fn example() -> Jobs {
         returns: 0,
         shards: Some(Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 }),
     };
-    Jobs { jobs: vec![seen], ranks: vec![rank], jobs_left_out: 0, ranks_left_out: 0 }
+    let in_doubt = BTreeMap::from([(1, (40, Duration::from_secs(9)))]);
+    let doubt = DoubtSeen { job: job(), ranks: in_doubt, decides: Some(Duration::from_secs(51)) };
+    Jobs {
+        jobs: vec![seen],
+        ranks: vec![rank],
+        doubts: vec![doubt],
+        phases: BTreeMap::from([(JobPhase::Running, 1)]),
+        jobs_left_out: 0,
+        ranks_left_out: 0,
+    }
 }
 
 #[cfg(test)]
@@ -309,7 +418,12 @@ mod tests {
             r#"shardfeed_job_epoch{job="j"} 2"#,
             r#"shardfeed_job_leases{job="j"} 1"#,
             r#"shardfeed_job_paused{job="j"} 0"#,
+            r#"shardfeed_jobs{phase="Running"} 1"#,
+            r#"shardfeed_jobs{phase="Failed"} 0"#,
             r#"shardfeed_job_corrupt_records{job="j"} 4"#,
+            r#"shardfeed_job_rank_in_doubt_samples{job="j",rank="1"} 40"#,
+            r#"shardfeed_job_rank_in_doubt_seconds{job="j",rank="1"} 9.0"#,
+            r#"shardfeed_job_in_doubt_decides_seconds{job="j"} 51.0"#,
             "shardfeed_coordinator_jobs_left_out 0",
             "shardfeed_coordinator_leader 0",
             "process_threads 7",

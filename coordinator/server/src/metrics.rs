@@ -40,6 +40,7 @@ pub(crate) enum Rpc {
     SaveSnapshot,
     CordonWorker,
     HoldJob,
+    DeclareGone,
     RemoveDataset,
     RemoveJob,
     AddDataset,
@@ -112,11 +113,13 @@ pub(crate) enum Denial {
     Handshake,
     /// The state refused it, as a name that is somebody else's.
     State,
+    /// The session has no lease of the listing or scan that it reports.
+    Lease,
 }
 
 impl Denial {
     /// Each of them: a counter that begins at 0 is missed by no rate.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Nothing,
         Self::Malformed,
         Self::Unknown,
@@ -127,6 +130,7 @@ impl Denial {
         Self::Node,
         Self::Handshake,
         Self::State,
+        Self::Lease,
     ];
 }
 
@@ -221,6 +225,8 @@ pub(crate) struct Metrics {
     pub(crate) lease_expirations: Counter,
     /// Sessions that ended because nothing was heard of them.
     pub(crate) sessions_expired: Counter,
+    /// Listings and scans that were taken from a worker because they made no progress.
+    pub(crate) scans_stalled: Counter,
     /// Cursors that became part of a command.
     pub(crate) cursors_reported: Counter,
     /// Live sessions.
@@ -285,6 +291,7 @@ impl Metrics {
             leases: Gauge::default(),
             lease_expirations: Counter::default(),
             sessions_expired: Counter::default(),
+            scans_stalled: Counter::default(),
             cursors_reported: Counter::default(),
             sessions: Gauge::default(),
             datasets: Gauge::default(),
@@ -387,6 +394,11 @@ impl Metrics {
         let counters = [
             ("sessions_expired", "Sessions that ended in silence", &self.sessions_expired),
             ("lease_expirations", "Leases of ranks that ended with them", &self.lease_expirations),
+            (
+                "scans_stalled",
+                "Listings and scans without progress that others got",
+                &self.scans_stalled,
+            ),
             ("cursors_reported", "Cursors that were written to the log", &self.cursors_reported),
             ("leader_changes", "Times that another leader was seen", &self.leader_changes),
             ("proposals", "Commands that were proposed here", &self.proposals),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     ContentDigest, Digest, EpochPlan, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle,
+    check_epoch,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Job, State};
@@ -95,6 +96,7 @@ impl Plans {
         if let Some(known) = recent().iter().find(is) {
             return Ok(Arc::clone(&known.line));
         }
+        check_epoch(epoch)?;
         let line = Arc::new(Line::new(&manifest.counts(), shuffle, epoch)?);
         let mut recent = recent();
         recent.push(Known { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use shardfeed_proto::common::v1::Account;
-use shardfeed_scheduler::{CursorReport, Fencing, LeaseRef, Speeds};
+use shardfeed_scheduler::{CursorReport, LeaseRef, LeasedScan, Speeds};
 use tokio::time::Instant;
 
 /// Shard ordinals being read that are kept of a rank.
@@ -13,6 +13,9 @@ pub(crate) const READING_MAX: usize = 1024;
 
 /// Cursors in one command at most; further ones go into the next.
 pub(crate) const REPORT_BATCH_MAX: usize = 4096;
+
+/// Scans in one command that releases them, at most; further ones go into the next.
+const STALLED_BATCH_MAX: usize = 256;
 
 /// What rates are measured over.
 const RATE_WINDOW: Duration = Duration::from_secs(20);
@@ -30,7 +33,7 @@ const RATE_JOBS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     ranks: BTreeMap<LeaseRef, RankState>,
-    scans: BTreeMap<(String, u64), ScanState>,
+    scans: BTreeMap<LeasedScan, ScanState>,
     rates: BTreeMap<String, Rate>,
 }
 
@@ -57,15 +60,22 @@ pub(crate) struct RankState {
     reported: Option<(u64, u64)>,
 }
 
-/// How far a scan is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScanState {
-    /// The scan's lease.
-    pub(crate) fencing: Fencing,
-    /// Files that were scanned of the part.
+/// How far a listing, or the scan of a part, is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScanReport {
+    /// Files that were found, or scanned of the part.
     pub(crate) files: u64,
     /// Bytes of these.
     pub(crate) bytes: u64,
+    /// Changes with progress that files and bytes do not show.
+    pub(crate) beat: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ScanState {
+    report: ScanReport,
+    /// When that changed last.
+    moved: Instant,
 }
 
 /// Samples that a job's ranks consumed, second by second.
@@ -113,20 +123,52 @@ impl Progress {
         rank.account = account.map(|account| (account, now)).or(rank.account.take());
     }
 
-    /// A heartbeat told how far the scan of a part of a dataset is.
-    pub(crate) fn scan(&mut self, dataset: String, part: u64, state: ScanState) {
-        self.scans.insert((dataset, part), state);
+    /// A heartbeat reported how far a scan is.
+    pub(crate) fn scan(&mut self, scan: LeasedScan, report: ScanReport, now: Instant) {
+        let state = self.scans.entry(scan).or_insert(ScanState { report, moved: now });
+        if state.report != report {
+            *state = ScanState { report, moved: now };
+        }
+    }
+
+    /// A scan is leased: from now on it must make progress.
+    pub(crate) fn expect_scan(&mut self, scan: LeasedScan, now: Instant) {
+        let report = ScanReport::default();
+        self.scans.entry(scan).or_insert(ScanState { report, moved: now });
+    }
+
+    /// Scans that made no progress for `limit`; each is named once in that time.
+    pub(crate) fn stalled(&mut self, limit: Duration, now: Instant) -> Vec<LeasedScan> {
+        let late = |state: &ScanState| now.saturating_duration_since(state.moved) >= limit;
+        let stalled = self.scans.iter_mut().filter(|(_, state)| late(state));
+        let stalled = stalled.take(STALLED_BATCH_MAX).map(|(scan, state)| {
+            state.moved = now;
+            scan.clone()
+        });
+        stalled.collect()
+    }
+
+    /// Time in which this process did not run counts against no scan.
+    pub(crate) fn postpone_scans(&mut self, by: Duration) {
+        self.scans.values_mut().for_each(|state| state.moved += by);
+    }
+
+    /// How long a scan has made no progress.
+    pub(crate) fn scan_idle(&self, scan: &LeasedScan, now: Instant) -> Duration {
+        self.scans
+            .get(scan)
+            .map_or(Duration::ZERO, |state| now.saturating_duration_since(state.moved))
     }
 
     /// Forgets leases and scans that are no longer alive, and rates that nobody feeds.
     pub(crate) fn retain(
         &mut self,
         lease: impl Fn(&LeaseRef) -> bool,
-        scan: impl Fn(&str, u64, Fencing) -> bool,
+        scan: impl Fn(&LeasedScan) -> bool,
         now: Instant,
     ) {
         self.ranks.retain(|key, _| lease(key));
-        self.scans.retain(|(dataset, part), state| scan(dataset, *part, state.fencing));
+        self.scans.retain(|known, _| scan(known));
         self.rates.retain(|_, rate| {
             rate.forget(now);
             !rate.seconds.is_empty()
@@ -165,9 +207,11 @@ impl Progress {
 
     /// How far the scans of a dataset's parts are: files and bytes.
     pub(crate) fn of_dataset(&self, dataset: &str) -> (u64, u64) {
-        let parts = self.scans.range((dataset.to_owned(), 0)..=(dataset.to_owned(), u64::MAX));
-        parts.fold((0, 0), |(files, bytes): (u64, u64), (_, scan)| {
-            (files.saturating_add(scan.files), bytes.saturating_add(scan.bytes))
+        let first = LeasedScan { dataset: dataset.to_owned(), part: None, fencing: 0 };
+        let scans = self.scans.range(first..).take_while(|(scan, _)| scan.dataset == dataset);
+        let parts = scans.filter(|(scan, _)| scan.part.is_some());
+        parts.fold((0, 0), |(files, bytes): (u64, u64), (_, ScanState { report, .. })| {
+            (files.saturating_add(report.files), bytes.saturating_add(report.bytes))
         })
     }
 
@@ -289,7 +333,7 @@ mod tests {
         assert_eq!(progress.take_reports(), reports);
         let lease = &reports[0].lease;
         assert_eq!(progress.of_rank(lease).unwrap().reading.len(), READING_MAX);
-        progress.retain(|_| false, |_, _, _| false, now);
+        progress.retain(|_| false, |_| false, now);
         assert_eq!(progress.of_rank(lease), None);
     }
 
@@ -319,7 +363,30 @@ mod tests {
         assert_eq!(progress.rate("b", at(60)), None);
         // Nobody consumes: it falls to nothing.
         assert_eq!(progress.rate("a", at(100)), Some(0.0));
-        progress.retain(|_| true, |_, _, _| true, at(100));
+        progress.retain(|_| true, |_| true, at(100));
         assert_eq!(progress.rate("a", at(100)), None);
+    }
+
+    #[test]
+    fn a_scan_stalls_only_without_any_progress_and_is_named_once_a_limit() {
+        let (begun, limit) = (Instant::now(), Duration::from_secs(30));
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let scan = |dataset: &str, part| LeasedScan { dataset: dataset.into(), part, fencing: 7 };
+        let (moving, stuck) = (scan("a", Some(0)), scan("b", None));
+        let mut progress = Progress::default();
+        progress.expect_scan(moving.clone(), begun);
+        progress.expect_scan(stuck.clone(), begun);
+        for second in 1..60 {
+            let report = ScanReport { beat: second / 20, ..ScanReport::default() };
+            progress.scan(moving.clone(), report, at(second));
+            progress.scan(stuck.clone(), ScanReport::default(), at(second));
+            progress.expect_scan(stuck.clone(), at(second));
+            let stalled = progress.stalled(limit, at(second));
+            let expected = if second == 30 { vec![stuck.clone()] } else { vec![] };
+            assert_eq!(stalled, expected, "{second}");
+        }
+        assert_eq!(progress.scan_idle(&moving, at(50)), Duration::from_secs(10));
+        progress.postpone_scans(Duration::from_secs(100));
+        assert_eq!(progress.stalled(limit, at(100)), []);
     }
 }

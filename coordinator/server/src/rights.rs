@@ -50,7 +50,7 @@ pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
         Rpc::CreateAccess | Rpc::RevokeAccess | Rpc::ListAccess => (RULE, Reach::Whole),
         // Its credential is the join token.
         Rpc::ExchangeAccess => (ALL, Reach::Any),
-        Rpc::HoldJob | Rpc::RemoveJob => (RUN, Reach::Job),
+        Rpc::HoldJob | Rpc::DeclareGone | Rpc::RemoveJob => (RUN, Reach::Job),
         Rpc::CordonWorker | Rpc::RemoveDataset => (RUN, Reach::Whole),
         Rpc::AddDataset => (NAME, Reach::Any),
         Rpc::GetDataset => (SEE, Reach::Any),
@@ -79,6 +79,7 @@ pub(crate) fn is_audited(rpc: Rpc) -> bool {
             | Rpc::SaveSnapshot
             | Rpc::CordonWorker
             | Rpc::HoldJob
+            | Rpc::DeclareGone
             | Rpc::RemoveDataset
             | Rpc::RemoveJob
             | Rpc::AddDataset

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use shardfeed_proto::WireError;
 use shardfeed_scheduler::{
-    Fencing, Generation, LeaseRef, PartState, Rank, RankCursor, Refusal, SessionId, State, Verdict,
+    Generation, LeaseRef, LeasedScan, Rank, RankCursor, Refusal, ScanLease, SessionId, State,
+    Verdict,
 };
 
 use crate::error;
@@ -54,12 +55,10 @@ fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a R
     Ok(found.expect("only of a rank that is there a lease is good"))
 }
 
-/// Whether the scan of a part is still leased under `fencing`.
-pub(crate) fn scans(state: &State, dataset: &str, part: u64, fencing: Fencing) -> bool {
-    let scan = state.dataset(dataset).and_then(|dataset| dataset.scan());
-    let part = scan.and_then(|scan| scan.parts.get(usize::try_from(part).ok()?));
-    let leased = part.map(|part| &part.state);
-    matches!(leased, Some(PartState::Leased(lease)) if lease.fencing == fencing)
+/// The lease of a scan, if it is still good.
+pub(crate) fn scan_lease<'a>(state: &'a State, scan: &LeasedScan) -> Option<&'a ScanLease> {
+    let lease = state.dataset(&scan.dataset)?.lease_of(scan.part);
+    lease.filter(|lease| lease.fencing == scan.fencing)
 }
 
 /// How long a session lives without a heartbeat.

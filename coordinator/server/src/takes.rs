@@ -13,8 +13,8 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::coordinator::v1::{Piece, TakeGroupsResponse};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, EPOCHS_KEPT, Pool, PoolFacts, REVOKES_MAX, RankRevoke, Refusal, Revoke,
-    SIZES_TOLD_MAX, State, TAKES_MAX, Take, Taken, Verdict,
+    Answer, Change, EPOCHS_KEPT, Pool, PoolFacts, Refusal, SIZES_TOLD_MAX, State, TAKES_MAX, Take,
+    Taken, Verdict,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -67,6 +67,8 @@ struct Case {
     last: Option<TakeGroupsResponse>,
     /// What was closed of its list, before it was proposed.
     closed: usize,
+    /// Its horizon, before it was proposed.
+    horizon: u64,
     /// Free samples of the pool before it was proposed last.
     free: u64,
 }
@@ -125,8 +127,6 @@ pub(crate) struct Desk {
     answered: Answered,
     balanced: Instant,
     balancing: Option<JoinHandle<()>>,
-    /// Lists that are held for trainers, by pool and rank, since when somebody waits.
-    held: BTreeMap<(String, u64, u64, u64), Instant>,
 }
 
 /// A desk's both ends.
@@ -146,7 +146,6 @@ impl Desk {
             answered: Answered::default(),
             balanced,
             balancing: None,
-            held: BTreeMap::new(),
         }
     }
 
@@ -190,7 +189,14 @@ impl Desk {
         if let Some(earlier) = earlier {
             self.answer_last(earlier);
         }
-        self.queue.push_back(Case { ask, tries: 0, last: None, closed: 0, free: u64::MAX });
+        self.queue.push_back(Case {
+            ask,
+            tries: 0,
+            last: None,
+            closed: 0,
+            horizon: 0,
+            free: u64::MAX,
+        });
     }
 
     /// The next command, if there is one: takes of different ranks.
@@ -291,6 +297,7 @@ impl Desk {
             || taken.truncated.is_some()
             || taken.revoke_from.is_some()
             || taken.ended
+            || taken.horizon > case.horizon
             || taken.closed.len() != case.closed;
         let waits = take.wants > 0 && now < case.ask.until;
         let answer = response(state, take, taken);
@@ -299,7 +306,7 @@ impl Desk {
         }
         // It was given back; when this is proposed again, others may have it.
         take.released = None;
-        case.closed = answer.closed.len();
+        (case.closed, case.horizon) = (answer.closed.len(), answer.horizon);
         case.last = Some(answer);
         self.waiting.push(case);
     }
@@ -360,14 +367,13 @@ impl Desk {
         let due = now.saturating_duration_since(self.balanced) >= BALANCE_EVERY;
         if due && !self.waiting.is_empty() {
             self.balanced = now;
-            self.balance(now);
+            self.balance();
         }
     }
 
-    /// Asks work back for those who wait, from those who would finish last, and from those whose
-    /// trainers had their time to come back.
-    fn balance(&mut self, now: Instant) {
-        let mut revokes = self.overdue(now);
+    /// Asks work back for those who wait, from those who would finish last.
+    fn balance(&mut self) {
+        let mut revokes = vec![];
         if self.balancing.as_ref().is_some_and(|balancing| !balancing.is_finished()) {
             return;
         }
@@ -394,36 +400,6 @@ impl Desk {
                 }
             }
         }));
-    }
-
-    /// Lists that are held for trainers that had as long as a session lives, since somebody waits for
-    /// what is in them.
-    fn overdue(&mut self, now: Instant) -> Vec<Revoke> {
-        let pools: BTreeSet<PoolKey> = self.waiting.iter().map(pool_key).collect();
-        let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
-        let before = std::mem::take(&mut self.held);
-        let mut revokes = vec![];
-        let core = Arc::clone(&self.core);
-        core.read(|state| {
-            for (job, generation, epoch) in pools {
-                let known = state.job(&job).and_then(|job| job.generations.get(&generation));
-                let pool = known.and_then(|known| known.pools.get(&epoch));
-                let mut ranks = vec![];
-                for rank in pool.into_iter().flat_map(|pool| pool.held.keys().copied()) {
-                    let key = (job.clone(), generation, epoch, rank);
-                    let since = before.get(&key).copied().unwrap_or(now);
-                    if now.saturating_duration_since(since) >= ttl {
-                        ranks.push(RankRevoke { rank, from: 0 });
-                    }
-                    self.held.insert(key, since);
-                }
-                ranks.truncate(REVOKES_MAX);
-                if !ranks.is_empty() {
-                    revokes.push(Revoke { job, generation, epoch, revokes: ranks });
-                }
-            }
-        });
-        revokes
     }
 
     fn refuse_all(&mut self, error: &WireError) {
@@ -475,6 +451,7 @@ fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
         // As it was before, so that what comes free while the take is under way counts as new.
         case.free = pool.map_or(u64::MAX, Pool::free);
         case.closed = share.map_or(0, |share| share.list.closed().len());
+        case.horizon = share.map_or(0, |share| share.horizon);
         // The first of an epoch tells the sizes for all.
         let wanted = told.remove(&key);
         let next = wanted.map(|wanted| sizes(groups, at, wanted)).unwrap_or_default();
@@ -556,7 +533,9 @@ fn news(state: &State, case: &Case) -> News {
 
 /// What a rank is told.
 fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
-    let Taken { truncated, pieces, closed, revoke_from, quota, ended, first_step, .. } = taken;
+    let Taken {
+        truncated, pieces, horizon, version, closed, revoke_from, ended, first_step, ..
+    } = taken;
     let pool = pool_of(state, take);
     let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
     let piece = |piece: shardfeed_plan::dynamic::Piece| Piece {
@@ -569,9 +548,10 @@ fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
         // Where a cut leaves less than the worker knows, it is told the whole list.
         first: if truncated == Some(0) { 0 } else { take.known },
         samples: share.map_or(0, |share| share.list.samples()),
+        horizon,
+        version,
         closed,
         revoke_from,
-        quota,
         ended,
         steps_before: first_step,
     }

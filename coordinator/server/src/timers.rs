@@ -1,15 +1,15 @@
 //! What the leader does by the clock: sees whether it still leads, ends silent sessions, writes cursors
 //! down; and what every node does: it ends the audit's seconds. Two loops, so that a log that is stuck does not keep it from seeing that.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_scheduler::Change;
+use shardfeed_scheduler::{Change, State, WaitForDoubt};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use crate::core::Core;
-use crate::sessions::Sessions;
+use crate::core::{Core, Live};
 
 /// How often the loop looks; with short sessions more often.
 const TICK_MAX: Duration = Duration::from_millis(200);
@@ -21,6 +21,9 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// majority it is never known to be, and then this node answers nobody until it is.
 const EXPIRE_ELECTIONS: u64 = 2;
 
+/// A scan that makes no progress for so many times the sessions' ttl goes to another worker: 30 s by default.
+const SCAN_STALL_TTLS: u32 = 3;
+
 /// How long the last cursors may take to be written down.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -30,11 +33,13 @@ pub(crate) struct Timers {
     core: Arc<Core>,
     /// When it last looked as the leader; `None` while it does not lead.
     looked: Option<Instant>,
+    /// Generations with an epoch that waits for nothing but samples in doubt, and since when that is not counted.
+    waits: BTreeMap<(String, u64), Instant>,
 }
 
 impl Timers {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, looked: None }
+        Self { core, looked: None, waits: BTreeMap::new() }
     }
 
     /// Runs until `stop` is told, then writes the last cursors down.
@@ -77,20 +82,62 @@ impl Timers {
         self.core.read(|state| {
             let mut live = self.core.live();
             if let Some(looked) = looked {
-                self.forgive(&mut live.sessions, now.duration_since(looked));
+                self.forgive(&mut live, now.duration_since(looked));
             }
             live.follow(state, now);
         });
         self.expire(now).await;
+        self.release_scans(now).await;
+        self.count_waits(now).await;
+    }
+
+    /// Counts how long epochs wait for nothing but samples in doubt. What is counted is written down once a second, so
+    /// that a leader after this one goes on from there: time without a leader does not count.
+    async fn count_waits(&mut self, now: Instant) {
+        let waiting = self.core.read(State::waiting_for_doubt);
+        let mut before = std::mem::take(&mut self.waits);
+        // A leader that has just begun has seen nobody wait.
+        let was_here = self.looked.is_some();
+        for (job, generation, epochs) in waiting {
+            let key = (job.clone(), generation);
+            let since = before.remove(&key).filter(|_| was_here).unwrap_or(now);
+            let waited = now.saturating_duration_since(since);
+            if waited < REPORT_EVERY {
+                self.waits.insert(key, since);
+                continue;
+            }
+            let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            let wait = WaitForDoubt { job, generation, epochs, ms };
+            match self.core.propose_own(Change::WaitForDoubt(wait)).await {
+                Ok(_) => _ = self.waits.insert(key, now),
+                Err(error) => tracing::warn!(%error, "cannot write down how long an epoch waits"),
+            }
+        }
+    }
+
+    async fn release_scans(&self, now: Instant) {
+        let limit = Duration::from_millis(self.core.options.session_ttl_ms) * SCAN_STALL_TTLS;
+        let scans = self.core.live().progress.stalled(limit, now);
+        if scans.is_empty() {
+            return;
+        }
+        tracing::warn!(?scans, limit_ms = limit.as_millis() as u64, "scans made no progress");
+        let count = scans.len() as u64;
+        match self.core.propose_own(Change::ReleaseScans { scans }).await {
+            Ok(_) => _ = self.core.metrics.scans_stalled.inc_by(count),
+            // They are named again after another limit.
+            Err(error) => tracing::warn!(%error, "cannot release scans"),
+        }
     }
 
     /// Time in which this process did not run (stopped, starved, suspended) does not count against
     /// sessions: their heartbeats wait in its sockets.
-    fn forgive(&self, sessions: &mut Sessions, gap: Duration) {
+    fn forgive(&self, live: &mut Live, gap: Duration) {
         let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
         if gap > ttl / 2 {
             tracing::warn!(gap_ms = gap.as_millis() as u64, "the coordinator did not run");
-            sessions.postpone(gap);
+            live.sessions.postpone(gap);
+            live.progress.postpone_scans(gap);
         }
     }
 

@@ -4,19 +4,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
-use shardfeed_plan::Corrupt;
+use shardfeed_plan::{Corrupt, Digest};
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::coordinator::v1::{
     AddDatasetRequest, AddDatasetResponse, AddMemberRequest, AddMemberResponse, Cordon,
     CordonWorkerRequest, CordonWorkerResponse, CreateAccessRequest, CreateAccessResponse,
-    ExchangeAccessRequest, ExchangeAccessResponse, GetBatchRequest, GetBatchResponse,
-    GetClusterRequest, GetClusterResponse, GetDatasetRequest, GetDatasetResponse,
-    GetEpochMapRequest, GetEpochMapResponse, GetJobRequest, GetJobResponse, GetShardHistoryRequest,
-    GetShardHistoryResponse, GetStatusRequest, GetStatusResponse, HoldJobRequest, HoldJobResponse,
-    ListAccessRequest, ListAccessResponse, ListAuditRequest, ListAuditResponse,
-    ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest, ListEpochsResponse,
-    ListEventsRequest, ListEventsResponse, ListJobsRequest, ListJobsResponse, ListRanksRequest,
-    ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
+    DeclareGoneRequest, DeclareGoneResponse, ExchangeAccessRequest, ExchangeAccessResponse,
+    GetBatchRequest, GetBatchResponse, GetClusterRequest, GetClusterResponse, GetDatasetRequest,
+    GetDatasetResponse, GetEpochMapRequest, GetEpochMapResponse, GetJobRequest, GetJobResponse,
+    GetShardHistoryRequest, GetShardHistoryResponse, GetStatusRequest, GetStatusResponse,
+    HoldJobRequest, HoldJobResponse, ListAccessRequest, ListAccessResponse, ListAuditRequest,
+    ListAuditResponse, ListDatasetsRequest, ListDatasetsResponse, ListEpochsRequest,
+    ListEpochsResponse, ListEventsRequest, ListEventsResponse, ListJobsRequest, ListJobsResponse,
+    ListRanksRequest, ListRanksResponse, ListShardsRequest, ListShardsResponse, ListWorkersRequest,
     ListWorkersResponse, Member, MemberRole, RemoveDatasetRequest, RemoveDatasetResponse,
     RemoveJobRequest, RemoveJobResponse, RemoveMemberRequest, RemoveMemberResponse,
     RevokeAccessRequest, RevokeAccessResponse, SaveSnapshotRequest, SaveSnapshotResponse,
@@ -24,13 +24,16 @@ use shardfeed_proto::coordinator::v1::{
 };
 use shardfeed_proto::{ErrorKind, WireError, coordinator::v1 as wire};
 use shardfeed_raft::Role;
-use shardfeed_scheduler::{AddDataset, Change, Hold};
+use shardfeed_scheduler::{AddDataset, Answer, Change, Dataset, Hold, Listing, Phase, covers};
 use tonic::{Request, Response, Status};
 
 use super::access::{
     create_access, exchange_access, list_access, list_audit, revoke_access, who_am_i,
 };
-use super::{Asked, Caller, Effect, Object, Seen, serve, service};
+use super::files::{FILES_PREFIX, name_of};
+use super::register;
+use super::scans::{checked, parts_from, propose_holding};
+use super::{Asked, Caller, Effect, Object, Seen, detail, serve, service};
 use crate::archive::{self, Archive};
 use crate::config::check_address;
 use crate::copies;
@@ -68,6 +71,8 @@ service! {
             CordonWorkerRequest => CordonWorkerResponse;
         hold_job: HoldJob, Changes, |r| Object::Job(r.job.clone()),
             HoldJobRequest => HoldJobResponse;
+        declare_gone: DeclareGone, Changes, |r| Object::Job(r.job.clone()),
+            DeclareGoneRequest => DeclareGoneResponse;
         remove_dataset: RemoveDataset, Changes, |r| Object::Named(r.name.clone()),
             RemoveDatasetRequest => RemoveDatasetResponse;
         remove_job: RemoveJob, Changes, |r| Object::Job(r.name.clone()),
@@ -113,7 +118,7 @@ service! {
     ) -> Result<Response<SnapshotStream>, Status> {
         let seen = Seen::of(&request);
         let context = request.into_inner().context;
-        let asked = Asked { seen, context, object: Object::Nothing };
+        let asked = Asked { seen, context, object: Object::Nothing, detail: String::new() };
         let call = (Rpc::SaveSnapshot, Effect::Looks);
         serve(&self.front, call, asked, |core, _| save_snapshot(core)).await
     }
@@ -127,7 +132,8 @@ service! {
         let seen = Seen::of(&request);
         let mut request = request.into_inner();
         let context = request.context.take();
-        let asked = Asked { seen, context, object: Object::Job(request.job.clone()) };
+        let (object, detail) = (Object::Job(request.job.clone()), String::new());
+        let asked = Asked { seen, context, object, detail };
         let call = (Rpc::ListShards, Effect::Looks);
         serve(&self.front, call, asked, |core, caller| list_shards(core, caller, request)).await
     }
@@ -302,6 +308,19 @@ async fn hold_job(
     Ok(HoldJobResponse {})
 }
 
+async fn declare_gone(
+    core: Arc<Core>,
+    caller: Caller,
+    request: DeclareGoneRequest,
+) -> Result<DeclareGoneResponse, WireError> {
+    core.write_cursors().await;
+    let DeclareGoneRequest { job, rank, .. } = request;
+    match core.propose(caller, Change::DeclareGone { job, rank }).await? {
+        Answer::Decided { samples } => Ok(DeclareGoneResponse { samples }),
+        _ => Err(error::lost("a decision")),
+    }
+}
+
 async fn remove_dataset(
     core: Arc<Core>,
     caller: Caller,
@@ -325,7 +344,8 @@ async fn add_dataset(
     caller: Caller,
     request: AddDatasetRequest,
 ) -> Result<AddDatasetResponse, WireError> {
-    let AddDatasetRequest { name, patterns, mut compression, corrupt, .. } = request;
+    let AddDatasetRequest { name, patterns, mut compression, corrupt, listing, .. } = request;
+    let scope = caller.who.scope();
     let is_known = |p: &str| p.starts_with('/') || p.starts_with("@/") || p.contains("://");
     let relative = patterns.iter().find(|pattern| !is_known(pattern));
     if let Some(pattern) = relative {
@@ -342,9 +362,66 @@ async fn add_dataset(
         "" => Corrupt::Error,
         text => text.parse().map_err(|error| WireError::new(ErrorKind::Invalid, error))?,
     };
-    let add = AddDataset { name, patterns, compression, corrupt };
+    let mut add = AddDataset { name, patterns, compression, corrupt, listing: None };
+    if let Some(listing) = listing {
+        let parts = parts_from(listing.parts)?;
+        return add_files(core, caller, add, Listing { root: listing.root, parts }).await;
+    }
+    if add.name.starts_with(FILES_PREFIX) {
+        let message =
+            format!("names with `{FILES_PREFIX}` are the coordinator's; use another name");
+        return Err(WireError::new(ErrorKind::Invalid, message));
+    }
+    if !covers(&scope, &add.name) {
+        add.name.truncate(add.name.floor_char_boundary(200));
+        let message = format!(
+            "{} is not for dataset `{}`; its names: {}",
+            caller.principal,
+            add.name,
+            scope.join(", ")
+        );
+        return Err(WireError::new(ErrorKind::Denied, message));
+    }
+    let name = add.name.clone();
     core.propose(caller, Change::AddDataset(add)).await?;
-    Ok(AddDatasetResponse {})
+    Ok(AddDatasetResponse { name })
+}
+
+/// Adds a dataset by its files, unless it is there.
+async fn add_files(
+    core: Arc<Core>,
+    caller: Caller,
+    add: AddDataset,
+    listing: Listing,
+) -> Result<AddDatasetResponse, WireError> {
+    let invalid = |message: &str| Err(WireError::new(ErrorKind::Invalid, message));
+    if !add.name.is_empty() || !add.patterns.is_empty() {
+        return invalid("a dataset that is added by its files has no other name and no patterns");
+    }
+    if !listing.root.starts_with('/') && !listing.root.contains("://") {
+        return invalid("`root` is no absolute path and no URL");
+    }
+    let name = |scope: &[String]| name_of(&listing, &add.compression, add.corrupt, scope);
+    let is_there = |name: &str| {
+        let usable = |dataset: &Dataset| !matches!(dataset.phase, Phase::Failed { .. });
+        core.read(|state| state.dataset(name).is_some_and(usable))
+    };
+    // What an unlimited principal's workers found is good for everybody.
+    let shared = name(&[]);
+    if is_there(&shared) {
+        return Ok(AddDatasetResponse { name: shared });
+    }
+    let name = name(&caller.who.scope());
+    if is_there(&name) {
+        return Ok(AddDatasetResponse { name });
+    }
+    let held: Vec<Digest> = listing.parts.iter().map(|part| part.chunk).collect();
+    let here = Arc::clone(&core);
+    let checked_listing = listing.clone();
+    let check = async move { checked(&here, None, checked_listing).await };
+    let change = AddDataset { name: name.clone(), listing: Some(listing.clone()), ..add.clone() };
+    propose_holding(&core, caller, Change::AddDataset(change), held, check).await?;
+    Ok(AddDatasetResponse { name })
 }
 
 async fn get_dataset(
@@ -353,11 +430,9 @@ async fn get_dataset(
     request: GetDatasetRequest,
 ) -> Result<GetDatasetResponse, WireError> {
     let name = request.name;
-    let scanning = core.live().progress.of_dataset(&name);
-    let view = core.read(|state| {
-        let known = state.dataset(&name)?;
-        Some(views::dataset(known, scanning, true, core.host.wall_ms()))
-    });
+    let now = (core.host.now(), core.host.wall_ms());
+    let view = core
+        .read(|state| Some(views::dataset(state, &core.live(), state.dataset(&name)?, true, now)));
     let name: String = name.chars().take(200).collect();
     let none = || WireError::new(ErrorKind::NotFound, format!("there is no dataset `{name}`"));
     Ok(GetDatasetResponse { dataset: Some(view.ok_or_else(none)?) })
@@ -368,12 +443,10 @@ async fn list_datasets(
     _caller: Caller,
     _request: ListDatasetsRequest,
 ) -> Result<ListDatasetsResponse, WireError> {
-    let now_ms = core.host.wall_ms();
+    let now = (core.host.now(), core.host.wall_ms());
     let datasets = core.read(|state| {
         let live = core.live();
-        let view = |known: &shardfeed_scheduler::Dataset| {
-            views::dataset(known, live.progress.of_dataset(&known.name), false, now_ms)
-        };
+        let view = |known: &Dataset| views::dataset(state, &live, known, false, now);
         state.datasets().map(view).collect()
     });
     Ok(ListDatasetsResponse { datasets })
@@ -396,10 +469,15 @@ async fn get_job(
 ) -> Result<GetJobResponse, WireError> {
     let now_ms = core.host.wall_ms();
     let view = |state: &shardfeed_scheduler::State| {
-        Some(views::job(state.job(&request.job)?, true, now_ms))
+        let job = state.job(&request.job)?;
+        Some((views::job(job, true, now_ms), job.record_spec_chunks.clone()))
     };
-    let job = core.read(view).ok_or_else(|| views::no_job(&request.job))?;
-    Ok(GetJobResponse { job: Some(job) })
+    let (job, chunks) = core.read(view).ok_or_else(|| views::no_job(&request.job))?;
+    let record_spec = register::read(&core, &chunks).await.unwrap_or_else(|error| {
+        tracing::warn!(job = request.job, %error, "cannot read the record spec of a job");
+        vec![]
+    });
+    Ok(GetJobResponse { job: Some(job), record_spec })
 }
 
 async fn list_epochs(

@@ -36,6 +36,11 @@ pub(crate) enum Effect {
 }
 
 impl Caller {
+    /// The limited principal whose share of the chunks it fills; empty: it has no limits.
+    pub(crate) fn owner(&self) -> String {
+        if self.who.scope().is_empty() { String::new() } else { self.principal.clone() }
+    }
+
     /// Believes a context, or says why not.
     /// - `cluster_id`: ours.
     ///

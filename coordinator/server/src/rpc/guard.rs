@@ -3,7 +3,7 @@
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1::{self as wire, Lease};
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{AccessToken, State, Unusable, covers};
+use shardfeed_scheduler::{AccessToken, State, Unusable, covers, principal_name};
 use shardfeed_tls::Role;
 use tonic::Request;
 
@@ -170,7 +170,7 @@ impl Seen {
         let Err(denied) = self.who(front, core, Rpc::ExchangeAccess) else {
             return Ok(());
         };
-        core.available()?;
+        core.available_to(Some(&denied))?;
         let reason = denied.reason;
         let denied = WireError::from(denied);
         let entry = audit::Entry {
@@ -265,7 +265,21 @@ pub(crate) fn role_of(role: shardfeed_scheduler::Role) -> Role {
     }
 }
 
+/// Begins the scope of a trainer without limits.
+const ANY: &str = "*";
+
 impl Who {
+    /// Names of jobs and datasets that they are limited to, as [`shardfeed_scheduler::Command::scope`] has it. A
+    /// trainer without limits has its own name beside, so that no other trainer scans for it.
+    pub(crate) fn scope(&self) -> Vec<String> {
+        match self.role {
+            Some(Role::Trainer) if self.jobs.is_empty() => {
+                vec![ANY.to_owned(), principal_name(&self.principal).to_owned()]
+            }
+            _ => self.jobs.clone(),
+        }
+    }
+
     /// Whether they may make a call.
     ///
     /// # Errors  They may not; it says who may.

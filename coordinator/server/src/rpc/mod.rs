@@ -4,8 +4,11 @@
 mod access;
 mod admin;
 mod context;
+mod detail;
+mod files;
 mod guard;
 mod peer;
+mod register;
 mod scans;
 mod traced;
 mod worker;
@@ -21,12 +24,11 @@ use tracing::{Instrument, field};
 
 pub(crate) use admin::Admin;
 pub(crate) use context::{Caller, Effect};
-pub(crate) use guard::{Gate, Object, Seen};
+pub(crate) use guard::{Denied, Gate, Object, Seen};
 pub(crate) use peer::PeerCalls;
 pub(crate) use traced::span as operation;
 pub(crate) use worker::Workers;
 
-use self::guard::Denied;
 use crate::audit;
 use crate::core::Core;
 use crate::front::Front;
@@ -51,6 +53,8 @@ pub(crate) struct Asked {
     pub(crate) seen: Seen,
     pub(crate) context: Option<Context>,
     pub(crate) object: Object,
+    /// Its parameters, for the audit.
+    pub(crate) detail: String,
 }
 
 /// Runs one call: checks who makes it and its context, bounds, measures, logs and audits it.
@@ -66,8 +70,8 @@ where
     let began = front.host.now();
     let span =
         tracing::info_span!("call", ?rpc, request_id = field::Empty, principal = field::Empty);
-    let Asked { seen, context, object } = asked;
-    let mut known = Known::default();
+    let Asked { seen, context, object, detail } = asked;
+    let mut known = Known::new(detail);
     let work = async {
         let core = Arc::clone(front.core()?);
         // Who waits for groups to come free must not stand in the way of others.
@@ -78,10 +82,11 @@ where
         let _permit = turns.try_acquire().map_err(|_| busy(most))?;
         // Any node says how it is; of anything else it would say what may be outdated, also
         // of access tokens.
+        let who = seen.who(front, &core, rpc);
         if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster | Rpc::ListAudit | Rpc::WhoAmI) {
-            core.available()?;
+            core.available_to(who.as_ref().err())?;
         }
-        let who = seen.who(front, &core, rpc).map_err(|denied| known.deny(denied))?;
+        let who = who.map_err(|denied| known.deny(denied))?;
         let who = Arc::new(who);
         let mut caller = Caller::check(context, core.node.cluster_id(), effect)?;
         known.claimed.clone_from(&caller.principal);
@@ -125,9 +130,9 @@ where
 }
 
 /// What became known of a caller.
-#[derive(Default)]
 struct Known {
     claimed: String,
+    detail: String,
     caller: Caller,
     /// Why it was denied; `None`: it was not, or the state did.
     denial: Option<Denial>,
@@ -136,6 +141,11 @@ struct Known {
 }
 
 impl Known {
+    fn new(detail: String) -> Self {
+        let (claimed, caller) = Default::default();
+        Self { claimed, detail, caller, denial: None, begun: None }
+    }
+
     fn entry(&self, at_ms: u64, rpc: Rpc, (seen, object): (&Seen, &Object)) -> audit::Entry {
         let Caller { request_id, principal, who, .. } = &self.caller;
         audit::Entry {
@@ -150,10 +160,15 @@ impl Known {
             message: String::new(),
             request_id: request_id.clone(),
             index: None,
+            detail: self.detail.clone(),
         }
     }
 
     fn begin(&mut self, core: &Arc<Core>, rpc: Rpc, of: (&Seen, &Object)) {
+        if let (Rpc::RevokeAccess, Object::Named(id)) = (rpc, of.1) {
+            let name = core.read(|state| state.access_token(id).map(|token| token.name.clone()));
+            self.detail = detail::name(&name.unwrap_or_default());
+        }
         self.begun = Some((Arc::clone(core), self.entry(core.host.wall_ms(), rpc, of)));
     }
 
@@ -178,14 +193,20 @@ impl Known {
         let begun = self.begun.take();
         let says = |error: &WireError| error.message.chars().take(400).collect();
         match (begun, error) {
-            (_, Some(error)) if error.kind == ErrorKind::Denied => {
+            (_, Some(error)) if error.kind == ErrorKind::Denied || is_unleased(rpc, error) => {
                 let Ok(core) = front.core() else {
                     return;
                 };
                 let entry = self.entry(front.host.wall_ms(), rpc, of);
                 let (outcome, message) = (short(error.kind).to_owned(), says(error));
                 let entry = audit::Entry { outcome, message, ..entry };
-                core.refused(entry, self.denial.unwrap_or(Denial::State));
+                core.refused(
+                    entry,
+                    self.denial.unwrap_or(match error.kind {
+                        ErrorKind::Fenced => Denial::Lease,
+                        _ => Denial::State,
+                    }),
+                );
             }
             (Some(_), Some(error)) if error.kind == ErrorKind::NotLeader => {}
             (Some((core, entry)), error) => {
@@ -212,6 +233,13 @@ impl Drop for Known {
             core.audit.left(audit::Entry { index, ..entry });
         }
     }
+}
+
+/// Whether a report on a listing or scan was refused because the session has no lease of it: now and then a slow
+/// worker's, or an attacker's.
+fn is_unleased(rpc: Rpc, error: &WireError) -> bool {
+    error.kind == ErrorKind::Fenced
+        && matches!(rpc, Rpc::ReportListing | Rpc::ReportScan | Rpc::FailScan)
 }
 
 /// The name of a kind of errors, without what they all begin with.
@@ -282,8 +310,9 @@ macro_rules! service {
                     let seen = Seen::of(&request);
                     let mut request = request.into_inner();
                     let context = request.context.take();
+                    let detail = detail::of(&request);
                     let about: fn(&$request) -> Object = $about;
-                    let asked = Asked { seen, context, object: about(&request) };
+                    let asked = Asked { seen, context, object: about(&request), detail };
                     let call = (Rpc::$rpc, Effect::$effect);
                     serve(&self.front, call, asked, |core, caller| $name(core, caller, request))
                         .await

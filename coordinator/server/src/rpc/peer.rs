@@ -116,7 +116,7 @@ async fn push_chunk(
     let core = Arc::clone(named(front, &request.cluster_id)?);
     let here = Arc::clone(&core);
     let put = move || {
-        let put = here.chunks.put(&request.content, here.host.now());
+        let put = here.chunks.put(&request.content, "", here.host.now());
         put.map_err(|error| error::chunk(&error))
     };
     blocking(&core, "storing a chunk", put).await?;

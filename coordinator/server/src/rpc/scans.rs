@@ -12,9 +12,11 @@ use shardfeed_proto::coordinator::v1::{
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, FailScan, PARTS_MAX, Part, ReportListing, ReportScan, SCANS_TAKEN_MAX, ScanWork,
+    Answer, Change, FailScan, Listing, PARTS_MAX, Part, ReportListing, ReportScan, SCANS_TAKEN_MAX,
+    ScanWork, TEXT_BYTES_MAX,
 };
 
+use super::files::Matcher;
 use super::worker::{digest, unexpected};
 use super::{Caller, check_len};
 use crate::copies;
@@ -46,23 +48,37 @@ pub(super) async fn report_listing(
     request: ReportListingRequest,
 ) -> Result<ReportListingResponse, WireError> {
     let ReportListingRequest { session, dataset, fencing, root, parts, .. } = request;
+    let parts = parts_from(parts)?;
+    let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
+    let known = core.read(|state| Some(Matcher::new(&state.dataset(&dataset)?.patterns)));
+    let check = checked(&core, known, Listing { root: root.clone(), parts: parts.clone() });
+    let report = ReportListing { session, dataset, fencing, root, parts };
+    propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
+    Ok(ReportListingResponse {})
+}
+
+/// The parts of a listing.
+pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>, WireError> {
     check_len("parts", parts.len(), PARTS_MAX)?;
     let part = |part: report_listing_request::Part| {
         let chunk = digest("chunk", &part.chunk)?;
         Ok(Part { chunk, files: part.files, bytes: part.bytes })
     };
-    let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, WireError>>()?;
-    let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
-    let (checked, store) = (parts.clone(), Arc::clone(&core));
-    let check = async move {
-        let chunks: Vec<Digest> = checked.iter().map(|part| part.chunk).collect();
-        copies::bring(&store, &chunks).await?;
-        let shared = Arc::clone(&store);
-        blocking(&store, "checking a listing", move || check_listing(&shared, &checked)).await
-    };
-    let report = ReportListing { session, dataset, fencing, root, parts };
-    propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
-    Ok(ReportListingResponse {})
+    parts.into_iter().map(part).collect()
+}
+
+/// Refuses a listing whose chunks are not here, or not what its parts say.
+/// - `matcher`: what its files must match; `None`: anything.
+pub(super) async fn checked(
+    core: &Arc<Core>,
+    matcher: Option<Matcher>,
+    listing: Listing,
+) -> Result<(), WireError> {
+    let chunks: Vec<Digest> = listing.parts.iter().map(|part| part.chunk).collect();
+    copies::bring(core, &chunks).await?;
+    let here = Arc::clone(core);
+    let check = move || check_listing(&here, matcher.as_ref(), &listing);
+    blocking(core, "checking a listing", check).await
 }
 
 pub(super) async fn report_scan(
@@ -95,14 +111,25 @@ pub(super) async fn fail_scan(
     request: FailScanRequest,
 ) -> Result<FailScanResponse, WireError> {
     let FailScanRequest { session, dataset, fencing, error, .. } = request;
-    let failure = error::failure_from(&WireError::from_message(error));
+    let mut failure = error::failure_from(&WireError::from_message(error));
+    failure.message = printable(&failure.message);
+    failure.file = failure.file.as_deref().map(printable);
     let fail = FailScan { session, dataset, fencing, failure };
     core.propose(caller, Change::FailScan(fail)).await?;
     Ok(FailScanResponse {})
 }
 
+/// A worker's text without characters that would do something to a terminal.
+fn printable(text: &str) -> String {
+    let escaped = |character: char| match character.is_control() {
+        true => character.escape_debug().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().take(TEXT_BYTES_MAX).map(escaped).collect()
+}
+
 /// Proposes a change that refers to chunks, which are kept meanwhile, if `check` finds them good.
-async fn propose_holding(
+pub(super) async fn propose_holding(
     core: &Core,
     caller: Caller,
     change: Change,
@@ -122,7 +149,11 @@ async fn propose_holding(
 }
 
 /// Refuses a listing whose chunks are not what its parts say.
-fn check_listing(core: &Core, parts: &[Part]) -> Result<(), WireError> {
+fn check_listing(
+    core: &Core,
+    matcher: Option<&Matcher>,
+    Listing { root, parts }: &Listing,
+) -> Result<(), WireError> {
     let mut last: Option<String> = None;
     for (number, part) in parts.iter().enumerate() {
         let ListingChunk { files, .. } = listing_of(&core.chunks, &part.chunk)?;
@@ -145,6 +176,9 @@ fn check_listing(core: &Core, parts: &[Part]) -> Result<(), WireError> {
             return wrong(format!(
                 "part {number} begins with `{path}`, which is not after `{last}`"
             ));
+        }
+        if let Some(matcher) = matcher {
+            files.iter().try_for_each(|file| matcher.check(root, &file.path))?;
         }
         last = files.into_iter().next_back().map(|file| file.path).or(last);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Digest, EPOCH_MAX, Sample};
+use shardfeed_plan::{Digest, EPOCHS, PlanError, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
@@ -19,22 +19,24 @@ use shardfeed_proto::coordinator::v1::{
     TakeScansRequest, TakeScansResponse, batch_take_groups_response,
     heartbeat_response::{Pause, Verdict},
 };
-use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_from, intent_from, segments_to};
+use shardfeed_proto::{ErrorKind, WireError, digest_from, intent_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, Cordon, Held, Hold, JoinSession, LeaseRef, PoolFacts, Refusal, RegisterJob,
-    ReportSkipped, SKIPPED_KEPT, STEP_MAX, SkippedRecord, StartRank, State, Take,
+    Answer, Change, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession, LeaseRef,
+    LeasedScan, Peer, PoolFacts, Refusal, ReportSkipped, SKIPPED_KEPT, STEP_MAX, SkippedRecord,
+    StartRank, State, Take,
 };
 use tokio::sync::oneshot;
 
+use super::register::register_job;
 use super::scans::{fail_scan, report_listing, report_scan, take_scans};
-use super::{Asked, Caller, Effect, Object, Seen, check_len, serve, service};
+use super::{Asked, Caller, Effect, Object, Seen, check_len, detail, serve, service};
 use crate::copies;
 use crate::core::Core;
 use crate::error;
 use crate::front::Front;
 use crate::metrics::Rpc;
 use crate::plans::{Order, groups};
-use crate::progress::{RankReport, ScanState};
+use crate::progress::{RankReport, ScanReport};
 use crate::standing::{self, Standing, served, session_ttl};
 use crate::takes::{self, Ask};
 use crate::views;
@@ -96,8 +98,17 @@ async fn join(
     caller: Caller,
     request: JoinRequest,
 ) -> Result<JoinResponse, WireError> {
-    let JoinRequest { worker, host, incarnation, version, in_process, endpoint, decoders, .. } =
-        request;
+    let JoinRequest {
+        worker,
+        host,
+        incarnation,
+        version,
+        in_process,
+        endpoint,
+        decoders,
+        data_roots,
+        ..
+    } = request;
     let ttl_ms = core.options.session_ttl_ms;
     let proved = caller.who.role.is_some();
     let join = JoinSession {
@@ -110,6 +121,7 @@ async fn join(
         endpoint,
         decoders,
         proved,
+        data_roots,
     };
     // It may end an earlier session.
     core.write_cursors().await;
@@ -140,7 +152,7 @@ async fn heartbeat(
     core.prove_lead().await?;
     let mut verdicts = Vec::new();
     let mut reports = Vec::with_capacity(ranks.len());
-    let (mut revocations, mut pauses) = (Vec::new(), Vec::new());
+    let (mut revocations, mut pauses, mut ended_scans) = (Vec::new(), Vec::new(), Vec::new());
     let heard = core.read(|state| {
         let ttl = session_ttl(state, session)?;
         for progress in ranks {
@@ -155,14 +167,15 @@ async fn heartbeat(
                 }
             }
         }
-        let live =
-            |scan: &ScanProgress| standing::scans(state, &scan.dataset, scan.part, scan.fencing);
-        scans.retain(live);
+        let is_held = |scan: &ScanProgress| {
+            standing::scan_lease(state, &leased(scan)).is_some_and(|lease| lease.session == session)
+        };
+        ended_scans.extend(scans.extract_if(.., |scan| !is_held(scan)));
         // A worker in a trainer's process ends with that.
         let worker = state.session(session).map(|session| &session.join);
         let worker = worker.filter(|join| !join.in_process).map(|join| join.worker.as_str());
         let cordon = worker.map(|worker| state.cordon(worker)).unwrap_or_default();
-        let has_scans = state.has_scans() && cordon == Cordon::Open;
+        let has_scans = cordon == Cordon::Open && state.has_scans_for(session);
         Ok::<_, WireError>((ttl, has_scans, cordon == Cordon::Draining))
     });
     let (ttl, has_scans, draining) = heard?;
@@ -175,10 +188,17 @@ async fn heartbeat(
     for (report, rows) in reports {
         live.progress.rank(report, rows, now);
     }
-    for ScanProgress { dataset, fencing, part, files, bytes } in scans {
-        live.progress.scan(dataset, part, ScanState { fencing, files, bytes });
+    for scan in scans {
+        let ScanProgress { files, bytes, beat, .. } = scan;
+        live.progress.scan(leased(&scan), ScanReport { files, bytes, beat }, now);
     }
-    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations, pauses })
+    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations, pauses, ended_scans })
+}
+
+/// The scan that a worker reports on.
+fn leased(ScanProgress { dataset, fencing, part, is_listing, .. }: &ScanProgress) -> LeasedScan {
+    let part = (!is_listing).then_some(*part);
+    LeasedScan { dataset: dataset.clone(), part, fencing: *fencing }
 }
 
 /// Whether the holder of a good lease shall wait.
@@ -217,10 +237,10 @@ async fn leave(
 
 async fn put_chunk(
     core: Arc<Core>,
-    _caller: Caller,
+    caller: Caller,
     request: PutChunkRequest,
 ) -> Result<PutChunkResponse, WireError> {
-    let digest = copies::put(&core, request.content).await?;
+    let digest = copies::put(&core, request.content, caller.owner()).await?;
     Ok(PutChunkResponse { digest: digest.as_bytes().to_vec() })
 }
 
@@ -233,26 +253,32 @@ async fn get_chunk(
     Ok(GetChunkResponse { content: copies::get(&core, digest).await? })
 }
 
-async fn register_job(
-    core: Arc<Core>,
-    caller: Caller,
-    request: RegisterJobRequest,
-) -> Result<RegisterJobResponse, WireError> {
-    let RegisterJobRequest { name, dataset, identity, .. } = request;
-    let identity = identity_from(identity).map_err(|error| error::invalid(&error))?;
-    core.propose(caller, Change::RegisterJob(RegisterJob { name, identity, dataset })).await?;
-    Ok(RegisterJobResponse {})
-}
-
 async fn start_rank(
     core: Arc<Core>,
     caller: Caller,
     request: StartRankRequest,
 ) -> Result<StartRankResponse, WireError> {
-    let StartRankRequest { session, job, run, rank, world_size, limit, trainer, intent, .. } =
-        request;
+    let StartRankRequest {
+        session,
+        job,
+        run,
+        rank,
+        world_size,
+        limit,
+        trainer,
+        intent,
+        peer,
+        in_doubt,
+        in_doubt_grace_ms,
+        ..
+    } = request;
     let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
-    let start = StartRank { job, run, rank, world_size, limit, session, trainer, intent };
+    // Workers ask the kernel who their trainers are; what a trainer says of itself proves nothing.
+    let peer = peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
+    let peer = peer.map(|wire::Peer { uid, gid, pid }| Peer { uid, gid, pid });
+    let doubt = doubt_policy(in_doubt, in_doubt_grace_ms)?;
+    let start =
+        StartRank { job, run, rank, world_size, limit, session, trainer, intent, doubt, peer };
     core.write_cursors().await;
     match core.propose(caller, Change::StartRank(start)).await? {
         Answer::Started(started) => Ok(StartRankResponse {
@@ -266,6 +292,26 @@ async fn start_rank(
     }
 }
 
+/// What becomes of samples in doubt, as a start says.
+fn doubt_policy(in_doubt: i32, grace_ms: Option<u64>) -> Result<DoubtPolicy, WireError> {
+    let invalid = |message: String| WireError::new(ErrorKind::Invalid, message);
+    let in_doubt = match wire::InDoubt::try_from(in_doubt) {
+        Ok(wire::InDoubt::Unspecified | wire::InDoubt::Redeliver) => InDoubt::Redeliver,
+        Ok(wire::InDoubt::Drop) => InDoubt::Drop,
+        Err(_) => {
+            let message = format!("`in_doubt` is {in_doubt}, which this release does not know");
+            return Err(invalid(message));
+        }
+    };
+    let grace_ms = grace_ms.unwrap_or(DoubtPolicy::default().grace_ms);
+    if grace_ms > GRACE_MS_MAX {
+        let message =
+            format!("`in_doubt_grace_ms` is {grace_ms}; at most {GRACE_MS_MAX} are allowed");
+        return Err(invalid(message));
+    }
+    Ok(DoubtPolicy { in_doubt, grace_ms })
+}
+
 async fn end_rank(
     core: Arc<Core>,
     caller: Caller,
@@ -273,7 +319,8 @@ async fn end_rank(
 ) -> Result<EndRankResponse, WireError> {
     let lease = lease_from(request.lease)?;
     core.write_cursors().await;
-    core.propose(caller, Change::EndRank { lease }).await?;
+    let EndRankRequest { failure, is_told, .. } = request;
+    core.propose(caller, Change::EndRank { lease, is_told, failure }).await?;
     Ok(EndRankResponse {})
 }
 
@@ -298,10 +345,7 @@ async fn report_skipped(
             return None;
         }
         let job = state.job(&job)?;
-        let known = |record: &SkippedRecord| {
-            job.skipped.binary_search_by_key(&record.sample, |known| known.sample).is_ok()
-        };
-        Some(job.skipped.len() < SKIPPED_KEPT && !records.iter().all(known))
+        Some(records.iter().any(|record| job.learns_of(record.sample)))
     });
     // What is known, or one too many, needs no entry in the log.
     if is_news.unwrap_or(true) {
@@ -369,8 +413,9 @@ async fn ask(
     request: TakeGroupsRequest,
     known: &mut KnownGroups,
 ) -> Result<oneshot::Receiver<Result<TakeGroupsResponse, WireError>>, WireError> {
-    let TakeGroupsRequest { session, lease, epoch, step, started, known: knows, wants, .. } =
-        request;
+    let TakeGroupsRequest {
+        session, lease, epoch, step, started, known: knows, wants, ahead, ..
+    } = request;
     check_step(epoch, step)?;
     if request.wait_ms > TAKE_WAIT_MS_MAX {
         let message =
@@ -401,7 +446,7 @@ async fn ask(
     let until = core.host.now() + Duration::from_millis(request.wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
     let released = request.released;
-    let take = Take { lease, epoch, step, started, known: knows, wants, released, facts };
+    let take = Take { lease, epoch, step, started, known: knows, wants, ahead, released, facts };
     let (reply, answer) = oneshot::channel();
     let ask = Ask { take, groups, request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| takes::too_many())?;
@@ -416,9 +461,12 @@ fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
     Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
 }
 
-/// Refuses what lies beyond every step.
+/// Refuses what lies beyond every step. After the last epoch a rank stands at the one that does not exist.
 fn check_step(epoch: u64, step: u64) -> Result<(), WireError> {
-    if epoch > EPOCH_MAX || step > STEP_MAX {
+    if epoch > EPOCHS {
+        return Err(error::plan(&PlanError::NoSuchEpoch { epoch }));
+    }
+    if step > STEP_MAX {
         let message = format!("there is no step {step} of epoch {epoch}");
         return Err(WireError::new(ErrorKind::Invalid, message));
     }

@@ -1,7 +1,5 @@
 //! The records of a batch: from the plan alone, or of a dynamic job from what its ranks were granted.
 
-use std::ops::Range;
-
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Manifest, Sample};
 use shardfeed_proto::coordinator::v1::GetBatchResponse;
@@ -70,18 +68,17 @@ fn granted_batch(
     check_rows(rows, rank.is_some())?;
     let groups = picture.order.groups(core, epoch)?;
     let manifest = picture.order.manifest(core)?;
-    let is_shared = granted.pool.is_some_and(|pool| pool.quota.is_none());
     let (mut rows, mut lacks) = (vec![], None);
     for rank in ranks {
-        let has = granted_rows(&granted, &groups, (step, rank), |sample, valid| {
-            rows.push(row(&manifest, rank, sample, valid));
+        let has = granted_rows(&granted, &groups, (step, rank), |sample| {
+            rows.push(row(&manifest, rank, sample, true));
         })?;
         if !has {
             lacks = lacks.or(Some(rank));
         }
     }
-    // Without a quota some ranks have steps that others will never have.
-    match lacks.filter(|_| rows.is_empty() || !is_shared) {
+    // Some ranks have steps that others will never have.
+    match lacks.filter(|_| rows.is_empty()) {
         Some(rank) => Err(not_granted(picture, &granted, (epoch, step), rank)),
         None => Ok(GetBatchResponse { generation: granted.generation.number, world_size, rows }),
     }
@@ -92,33 +89,14 @@ fn granted_rows(
     granted: &Granted<'_>,
     groups: &Groups,
     (step, rank): (u64, u64),
-    mut each: impl FnMut(Sample, bool),
+    mut each: impl FnMut(Sample),
 ) -> Result<bool, WireError> {
-    let Some(pool) = granted.pool else {
+    let list = granted.pool.and_then(|pool| pool.shares.get(&rank)).map(|share| &share.list);
+    let Some((list, positions)) = list.and_then(|list| Some((list, list.positions_of(step)?)))
+    else {
         return Ok(false);
     };
-    let list = pool.shares.get(&rank).map(|share| &share.list);
-    let mut valid = |positions: Range<u64>| {
-        let mut pieces = list.into_iter().flat_map(|list| list.pieces_in(positions.clone()));
-        pieces.try_for_each(|piece| each_sample(groups, piece, |s| each(s, true)))
-    };
-    if let Some(positions) = list.and_then(|list| list.positions_of(step)) {
-        valid(positions)?;
-        return Ok(true);
-    }
-    // What a list lacks of the quota is padded once everything was granted.
-    let is_padded = pool.padded && pool.free() == 0;
-    let steps = granted.steps().filter(|_| is_padded).unwrap_or(0);
-    if step < pool.first_step || step >= steps {
-        return Ok(false);
-    }
-    let samples = list.map_or(0, |list| list.samples());
-    let start = (step - pool.first_step) * pool.batch_size;
-    let end = start + pool.batch_size;
-    if start < samples {
-        valid(start..samples)?;
-    }
-    (start.max(samples)..end).for_each(|lack| each(groups.padding(lack - samples), false));
+    list.pieces_in(positions).try_for_each(|piece| each_sample(groups, piece, &mut each))?;
     Ok(true)
 }
 
@@ -143,8 +121,7 @@ fn not_granted(
              are not kept; this one's begin with step {first}",
             granted.generation.number
         )
-    } else if is_over || granted.steps().is_some_and(|steps| step >= steps) {
-        let end = granted.steps().unwrap_or(end);
+    } else if is_over {
         format!(
             "there is no step {step} of rank {rank} in epoch {epoch} of job `{job}`; it ends with {end}"
         )

@@ -1,13 +1,28 @@
 //! Datasets.
 
-use shardfeed_proto::coordinator::v1::{Dataset, DatasetState};
-use shardfeed_scheduler::{Dataset as Known, Phase};
+use std::time::Duration;
 
+use shardfeed_proto::coordinator::v1::{Dataset, DatasetState};
+use shardfeed_scheduler::{Dataset as Known, LeasedScan, Phase, State};
+use tokio::time::Instant;
+
+use crate::core::Live;
 use crate::error;
 
+/// A scan without progress for so long is reported as such.
+const IDLE_SHOWN: Duration = Duration::from_secs(2);
+
 /// A dataset as people see it.
-/// - `scanning`: files and bytes of parts that are being scanned. `whole`: also its chunks.
-pub(crate) fn dataset(known: &Known, scanning: (u64, u64), whole: bool, now_ms: u64) -> Dataset {
+/// - `whole`: also its chunks. `now`: the monotonic clock, and Unix ms.
+pub(crate) fn dataset(
+    state_of_all: &State,
+    live: &Live,
+    known: &Known,
+    whole: bool,
+    (now, now_ms): (Instant, u64),
+) -> Dataset {
+    let scanning = live.progress.of_dataset(&known.name);
+    let waiting = waiting(state_of_all, live, known, now).unwrap_or_default();
     let progress = known.progress();
     let state = match &known.phase {
         Phase::Listing { .. } => DatasetState::Listing,
@@ -15,10 +30,11 @@ pub(crate) fn dataset(known: &Known, scanning: (u64, u64), whole: bool, now_ms: 
         Phase::Ready(_) => DatasetState::Ready,
         Phase::Failed { .. } => DatasetState::Failed,
     };
-    let failure = match &known.phase {
-        Phase::Failed { failure, .. } => Some(error::failure_to(failure).to_message()),
+    let failed = match &known.phase {
+        Phase::Failed { failure, .. } => Some(failure),
         _ => None,
     };
+    let failure = failed.map(|failure| error::failure_to(failure).to_message());
     let ready = known.ready();
     let chunks = ready.filter(|_| whole).map(|ready| ready.chunks().collect::<Vec<_>>());
     let chunks = chunks.unwrap_or_default().iter().map(|chunk| chunk.as_bytes().to_vec()).collect();
@@ -38,5 +54,40 @@ pub(crate) fn dataset(known: &Known, scanning: (u64, u64), whole: bool, now_ms: 
         failure,
         chunks,
         age_ms: now_ms.saturating_sub(known.added_ms),
+        waiting,
+        failure_from: failed.map(|failure| failure.reported_by.clone()).unwrap_or_default(),
     }
+}
+
+/// What keeps a dataset from being ready, if nothing happens.
+fn waiting(state: &State, live: &Live, known: &Known, now: Instant) -> Option<String> {
+    let (doing, parts) = match &known.phase {
+        Phase::Listing { .. } => ("lists", 0),
+        Phase::Scanning(scan) => ("scans", scan.parts.len() as u64),
+        _ => return None,
+    };
+    let place = match known.root() {
+        Some(root) => root.to_owned(),
+        None => known.patterns.iter().take(3).cloned().collect::<Vec<_>>().join(", "),
+    };
+    let parts = std::iter::once(None).chain((0..parts).map(Some));
+    let held = parts.filter_map(|part| {
+        let lease = known.lease_of(part)?;
+        let scan = LeasedScan { dataset: known.name.clone(), part, fencing: lease.fencing };
+        Some((live.progress.scan_idle(&scan, now), lease.session))
+    });
+    // If one of them makes progress, so does the dataset.
+    if let Some((idle, session)) = held.min_by_key(|(idle, _)| *idle) {
+        let worker = state.session(session).map_or("?", |session| &session.join.worker);
+        let seconds = idle.as_secs();
+        let note =
+            format!("worker `{worker}` {doing} {place} and made no progress for {seconds} s");
+        return (idle >= IDLE_SHOWN).then_some(note);
+    }
+    (!state.has_reader(known)).then(|| {
+        format!(
+            "no live worker may read {place}: start one that may, with --data-root for the files of limited \
+             tokens and trainers"
+        )
+    })
 }

@@ -2,8 +2,8 @@
 
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
-use shardfeed_proto::coordinator::v1::{Epoch, EpochState};
-use shardfeed_scheduler::{Generation, RankCursor, SealedEpoch, SkippedRecord, Tally};
+use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochState};
+use shardfeed_scheduler::{Generation, InDoubt, RankCursor, SealedEpoch, SkippedRecord, Tally};
 
 use super::Picture;
 use super::granted::{Granted, gone};
@@ -28,7 +28,9 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
     /// Consumed twice.
     pub(super) duplicated: u64,
-    /// Of every rank; 0: not known.
+    /// Consumed twice perhaps: by a rank that was lost, and by another one.
+    pub(super) redelivered: u64,
+    /// Of every rank; 0: of a dynamic job.
     pub(super) steps: u64,
     /// Consumed by every rank.
     pub(super) steps_done: u64,
@@ -42,6 +44,7 @@ impl Counts {
             dropped: plan.dropped(),
             // A cursor never goes back in a generation, and a lineage goes on where its parent stood.
             duplicated: 0,
+            redelivered: 0,
             steps: plan.steps(),
             steps_done: steps.iter().min().copied().unwrap_or(0),
         })
@@ -49,9 +52,8 @@ impl Counts {
 
     /// Of a dynamic epoch that every rank has left.
     fn of_tally(tally: Tally) -> Self {
-        let Tally { total, delivered, duplicated, dropped, steps, .. } = tally;
-        let steps = steps.unwrap_or(0);
-        Self { total, delivered, dropped, duplicated, steps, steps_done: steps }
+        let Tally { total, delivered, duplicated, redelivered, dropped, .. } = tally;
+        Self { total, delivered, dropped, duplicated, redelivered, ..Self::default() }
     }
 
     /// Neither delivered nor left out.
@@ -82,14 +84,19 @@ pub(crate) fn epochs(
     // Cursors of heartbeats may be ahead of the state's, which seals: an epoch that all ranks have left
     // is open until then.
     let sealed_to = epochs.last().map_or(current.cursor().epoch, |last: &Epoch| last.epoch + 1);
-    let open = sealed_to..=most.min(sealed_to.saturating_add(OPEN_SHOWN_MAX - 1));
     let open: Vec<u64> = match only {
-        None => open.collect(),
+        None => (sealed_to..=most.min(sealed_to.saturating_add(OPEN_SHOWN_MAX - 1))).collect(),
         Some(epoch) if epochs.is_empty() => vec![epoch],
         Some(_) => vec![],
     };
     for epoch in open {
         match open_epoch(core, picture, &cursors, epoch, only.is_some())? {
+            // In which the ranks of a run that ended would have gone on.
+            Some(open)
+                if only.is_none()
+                    && picture.is_finished
+                    && open.state() == EpochState::Planned
+                    && !epochs.is_empty() => {}
             Some(open) => epochs.push(open),
             None if only.is_some() => return Err(gone(picture, epoch)),
             None => {}
@@ -126,8 +133,8 @@ fn sealed_epoch(
     let (counts, skipped) = if picture.order.identity.is_dynamic() {
         match (Granted::in_generation(picture, generation, sealed.epoch), sealed.tally) {
             (Some(granted), _) => (granted.counts(core)?, picture.skipped_of(core, &granted)?),
-            // Which records a tail dropped is not kept as long.
-            (None, Some(tally)) => (Counts::of_tally(tally), picture.skipped.iter().collect()),
+            // Which records were dropped is not kept as long.
+            (None, Some(tally)) => (Counts::of_tally(tally), picture.all_skipped()),
             (None, None) => return Ok(None),
         }
     } else {
@@ -141,11 +148,12 @@ fn sealed_epoch(
         generation: sealed.generation,
         state: EpochState::Sealed.into(),
         total: counts.total,
-        delivered: counts.delivered.saturating_sub(skipped.len() as u64),
+        delivered: counts.delivered.saturating_sub(skipped.count),
         dropped: counts.dropped,
-        skipped: skipped.len() as u64,
+        skipped: skipped.count,
         lost: counts.left(),
         duplicated: counts.duplicated,
+        redelivered: counts.redelivered,
         steps: counts.steps,
         steps_done: counts.steps_done,
         samples_per_second: 0.0,
@@ -153,7 +161,10 @@ fn sealed_epoch(
         age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
         took_ms: Some(sealed.sealed_ms.saturating_sub(sealed.began_ms)),
         waiting_for: vec![],
-        skipped_records: listed(core, picture, &skipped, is_only)?,
+        skipped_records: listed(core, picture, &skipped.records, is_only)?,
+        in_doubt: vec![],
+        policy: policy(picture, generation),
+        decides_in_ms: None,
     }))
 }
 
@@ -166,12 +177,15 @@ fn open_epoch(
     is_only: bool,
 ) -> Result<Option<Epoch>, WireError> {
     let (generation, of) = picture.epoch_of(epoch)?;
+    let (mut in_doubt, mut decides_in_ms) = (vec![], None);
     let (counts, skipped, waiting_for) = if picture.order.identity.is_dynamic() {
         let Some(granted) = Granted::of(picture, epoch)? else {
             return Ok(None);
         };
         let counts = granted.counts(core)?;
         let skipped = picture.skipped_of(core, &granted)?;
+        in_doubt = granted.in_doubt();
+        decides_in_ms = granted.decides_in_ms();
         (counts, skipped, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
     } else {
         let plan = picture.order.plan(core, &of)?;
@@ -183,8 +197,8 @@ fn open_epoch(
         let skipped = picture.skipped_in_plan(&plan, &steps)?;
         (Counts::of_plan(&plan, &steps)?, skipped, waiting_for(picture, &plan, &steps))
     };
-    let state = state_of(picture, epoch, cursors, &waiting_for);
-    let running = matches!(state, EpochState::Running | EpochState::Waiting);
+    let state = state_of(picture, epoch, cursors);
+    let running = state == EpochState::Running;
     let rate = picture.rate.filter(|_| running).unwrap_or(0.0);
     let eta_ms = (rate > 0.0).then(|| (counts.left() as f64 / rate * 1000.0) as u64);
     Ok(Some(Epoch {
@@ -192,11 +206,12 @@ fn open_epoch(
         generation: generation.number,
         state: state.into(),
         total: counts.total,
-        delivered: counts.delivered.saturating_sub(skipped.len() as u64),
+        delivered: counts.delivered.saturating_sub(skipped.count),
         dropped: counts.dropped,
-        skipped: skipped.len() as u64,
+        skipped: skipped.count,
         lost: 0,
         duplicated: counts.duplicated,
+        redelivered: counts.redelivered,
         steps: counts.steps,
         steps_done: counts.steps_done,
         samples_per_second: rate,
@@ -204,8 +219,21 @@ fn open_epoch(
         age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
         took_ms: None,
         waiting_for: if running { waiting_for } else { vec![] },
-        skipped_records: listed(core, picture, &skipped, is_only)?,
+        skipped_records: listed(core, picture, &skipped.records, is_only)?,
+        in_doubt,
+        policy: policy(picture, generation),
+        decides_in_ms,
     }))
+}
+
+/// What becomes of samples in doubt; nothing is of a job that plans its epochs.
+fn policy(picture: &Picture, generation: &Generation) -> i32 {
+    let policy = match (picture.order.identity.is_dynamic(), generation.doubt.in_doubt) {
+        (false, _) => wire::InDoubt::Unspecified,
+        (true, InDoubt::Redeliver) => wire::InDoubt::Redeliver,
+        (true, InDoubt::Drop) => wire::InDoubt::Drop,
+    };
+    policy.into()
 }
 
 /// The records of an epoch's count, if nothing but that epoch is asked for.
@@ -235,24 +263,16 @@ fn waiting_for(picture: &Picture, plan: &EpochPlan, steps: &[u64]) -> Vec<u64> {
     unserved.map(|(rank, _)| rank).take(WAITING_NAMED_MAX).collect()
 }
 
-fn state_of(
-    picture: &Picture,
-    epoch: u64,
-    cursors: &[RankCursor],
-    waiting_for: &[u64],
-) -> EpochState {
+fn state_of(picture: &Picture, epoch: u64, cursors: &[RankCursor]) -> EpochState {
     let generation = &picture.generation;
     let begin = match epoch == generation.origin.epoch {
         true => generation.start(),
         false => RankCursor { epoch, step: 0 },
     };
     let begun = cursors.iter().any(|cursor| *cursor > begin);
-    let awaited = cursors.contains(&begin) && !generation.ranks.values().all(|rank| rank.ended);
-    match (begun, awaited, waiting_for.is_empty()) {
-        (false, false, _) => EpochState::Planned,
-        (_, _, true) => EpochState::Running,
-        (_, _, false) => EpochState::Waiting,
-    }
+    let has_ended = picture.is_finished || generation.ranks.values().all(|rank| rank.ended);
+    let awaited = cursors.contains(&begin) && !has_ended;
+    if begun || awaited { EpochState::Running } else { EpochState::Planned }
 }
 
 /// When an epoch began in its generation, as far as kept: when the one before it was sealed.

@@ -160,11 +160,21 @@ fn fill(event: &mut Event, what: &Happening) -> String {
             (event.epoch, event.step) = (Some(*epoch), Some(*step));
             format!("the trainer of rank {rank} of job {job} ended at {}", stands(epoch, step))
         }
+        Happening::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } => {
+            event.job.clone_from(job);
+            event.generation = Some(*generation);
+            event.ranks = vec![*rank];
+            event.epoch = Some(*epoch);
+            let goes = if *is_dropped { "were dropped" } else { "go to other ranks" };
+            format!(
+                "{samples} samples of epoch {epoch} that rank {rank} of job {job} left in doubt {goes}"
+            )
+        }
         Happening::EpochSealed { job, generation, epoch } => {
             event.job.clone_from(job);
             event.generation = Some(*generation);
             event.epoch = Some(*epoch);
-            format!("every rank of job {job} has left epoch {epoch}")
+            format!("epoch {epoch} of job {job} is over")
         }
         Happening::RecordsSkipped { job, records } => {
             event.job.clone_from(job);
@@ -212,9 +222,10 @@ mod tests {
                 endpoint: String::new(),
                 decoders: vec![],
                 proved: false,
+                data_roots: vec![],
             });
             let (request_id, principal) = (String::new(), "test".to_owned());
-            let command = Command { request_id, principal, now_ms: 1, change };
+            let command = Command { request_id, principal, scope: vec![], now_ms: 1, change };
             assert!(state.apply(index, &command).answer.is_ok());
         }
         state

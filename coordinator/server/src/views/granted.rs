@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use shardfeed_plan::dynamic::{Piece, quota};
+use shardfeed_plan::dynamic::Piece;
+use shardfeed_proto::coordinator::v1::RankInDoubt;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, Share, Tally};
 
@@ -53,20 +54,30 @@ impl<'a> Granted<'a> {
     /// Position of a rank's list up to which it was consumed, as far as heartbeats told.
     pub(super) fn consumed(&self, rank: u64, share: &Share) -> u64 {
         let joined = self.is_current() && self.generation.ranks.contains_key(&rank);
-        let Some(pool) = self.pool.filter(|_| joined && !share.left) else {
+        let cursor = self.picture.cursor(rank);
+        if !joined || share.left || cursor.epoch != self.epoch {
             return share.consumed;
-        };
-        let (cursor, whole) = (self.picture.cursor(rank), share.list.samples());
-        let told = match cursor.epoch.cmp(&self.epoch) {
-            Ordering::Less => None,
-            Ordering::Equal => {
-                let is_padded = pool.padded && pool.free() == 0 && cursor.step > pool.first_step;
-                let position = share.list.position_of_step(cursor.step);
-                position.or(is_padded.then_some(whole))
-            }
-            Ordering::Greater => (pool.quota.is_some() && pool.has_ended(rank)).then_some(whole),
-        };
-        share.consumed.max(told.unwrap_or(0))
+        }
+        share.consumed.max(share.list.position_of_step(cursor.step).unwrap_or(0))
+    }
+
+    /// Ranks with samples in doubt.
+    pub(super) fn in_doubt(&self) -> Vec<RankInDoubt> {
+        let shares =
+            self.pool.filter(|_| self.is_current()).into_iter().flat_map(|pool| &pool.shares);
+        let in_doubt = shares.filter_map(|(&rank, share)| {
+            let age_ms = self.picture.now_ms.saturating_sub(share.doubt.as_ref()?.since_ms);
+            Some(RankInDoubt { rank, samples: share.in_doubt(), age_ms })
+        });
+        in_doubt.collect()
+    }
+
+    /// How long it waits for nothing but samples in doubt before the policy decides; `None`: it waits for something
+    /// else, or nobody counts.
+    pub(super) fn decides_in_ms(&self) -> Option<u64> {
+        let is_counted = self.is_current() && !self.picture.is_held;
+        let pool = self.pool.filter(|pool| is_counted && pool.waits_for_doubt())?;
+        Some(self.generation.doubt.grace_ms.saturating_sub(pool.waited_ms))
     }
 
     /// Which epoch it is.
@@ -74,60 +85,42 @@ impl<'a> Granted<'a> {
         self.epoch
     }
 
-    /// Whether what stands at an offset of a group was consumed.
-    pub(super) fn has_consumed(&self, group: u64, offset: u64) -> bool {
-        let Some(pool) = self.pool.filter(|pool| group < pool.next) else {
-            return false;
-        };
-        let holds =
-            |piece: &Piece| piece.group == group && (piece.from..piece.to).contains(&offset);
-        let mut is_held = false;
-        for (rank, share) in &pool.shares {
+    /// What was consumed, to look many places up.
+    pub(super) fn consumed_pieces(&self) -> ConsumedPieces {
+        let mut pieces: Vec<(Piece, u64)> = vec![];
+        for (rank, share) in self.pool.iter().flat_map(|pool| &pool.shares) {
             let (consumed, mut start) = (self.consumed(*rank, share), 0);
             for piece in share.list.pieces() {
-                if holds(piece) {
-                    is_held = true;
-                    if start + (offset - piece.from) < consumed {
-                        return true;
-                    }
-                }
+                let taken = consumed.saturating_sub(start).min(piece.samples());
+                pieces.push((*piece, piece.from + taken));
                 start += piece.samples();
             }
         }
-        // What is in no list and not free was consumed before the generation began.
-        !is_held && !pool.returned.iter().any(|piece| holds(&piece))
+        let free = self.pool.iter().flat_map(|pool| pool.returned.iter());
+        pieces.extend(free.map(|piece| (piece, piece.from)));
+        pieces.sort_unstable_by_key(|(piece, _)| piece.group);
+        ConsumedPieces { next: self.pool.map_or(0, |pool| pool.next), pieces }
     }
 
     /// Its numbers. Blocks on the disk.
     pub(super) fn counts(&self, core: &Core) -> Result<Counts, WireError> {
-        let world_size = self.generation.world_size;
         let Some(pool) = self.pool else {
             let total = self.picture.order.manifest(core)?.records();
-            let (tail, rows) = (self.picture.order.identity.tail, self.generation.batch_size());
-            let quota = quota(tail, total, world_size, rows);
-            let delivered = quota.map_or(total, |quota| quota.saturating_mul(world_size));
-            let steps = quota.map_or(0, |quota| quota / rows.max(1));
-            let dropped = total.saturating_sub(delivered);
-            return Ok(Counts { total, dropped, steps, ..Counts::default() });
+            return Ok(Counts { total, ..Counts::default() });
         };
-        let Tally { total, delivered, duplicated, dropped, .. } = pool.tally(world_size);
+        let Tally { total, delivered, duplicated, redelivered, dropped, .. } = pool.tally();
         let shares = pool.shares.iter();
         let ahead = shares.map(|(rank, share)| self.consumed(*rank, share) - share.consumed);
+        let ranks = 0..self.generation.world_size;
         Ok(Counts {
             total,
             delivered: total.min(delivered + ahead.sum::<u64>()),
             dropped,
             duplicated,
-            steps: self.steps().unwrap_or(0),
-            steps_done: (0..world_size).map(|rank| self.steps_done(rank)).min().unwrap_or(0),
+            redelivered,
+            steps: 0,
+            steps_done: ranks.map(|rank| self.steps_done(rank)).min().unwrap_or(0),
         })
-    }
-
-    /// Steps of every rank; `None` if that is not known before the epoch ends, or nothing was
-    /// granted.
-    pub(super) fn steps(&self) -> Option<u64> {
-        let pool = self.pool?;
-        Some(pool.first_step + pool.quota? / pool.batch_size.max(1))
     }
 
     /// Steps that a rank consumed.
@@ -137,38 +130,61 @@ impl<'a> Granted<'a> {
             if self.is_current() { cursor.epoch.cmp(&self.epoch) } else { Ordering::Greater };
         match place {
             Ordering::Less => 0,
-            Ordering::Equal => self.steps().map_or(cursor.step, |steps| cursor.step.min(steps)),
+            Ordering::Equal => cursor.step,
             Ordering::Greater => {
                 let share = self.pool.and_then(|pool| pool.shares.get(&rank));
-                let ends = share.map_or(0, |share| share.list.end_step());
-                self.steps().unwrap_or(ends)
+                share.map_or(0, |share| share.list.end_step())
             }
         }
     }
 
-    /// Ranks that the epoch waits for: with a quota those that are not served and lack samples.
-    /// Otherwise others consume what they do not, if any is served, except what a rank that has not
-    /// joined yet brought from the generation before.
+    /// Ranks that the epoch waits for. If any is served, it consumes what the others do not, except what
+    /// a rank that has not joined yet brought from the generation before.
     pub(super) fn waiting_for(&self, counts: &Counts) -> impl Iterator<Item = u64> + '_ {
         let ranks = 0..self.generation.world_size;
         let is_left = counts.left() > 0;
         let is_in = |rank: &u64| self.picture.cursor(*rank).epoch <= self.epoch;
         let serves = |rank: u64| is_in(&rank) && self.picture.worker(rank).is_some();
-        let is_shared = self.pool.is_none_or(|pool| pool.quota.is_none())
-            && self.picture.order.identity.tail == shardfeed_plan::Tail::Uneven;
-        let waits = self.is_current() && is_left && !(is_shared && ranks.clone().any(serves));
-        let has_steps =
-            move |rank: &u64| self.steps().is_none_or(|steps| self.steps_done(*rank) < steps);
+        let is_awaited = self.is_current() && is_left;
+        let waits = is_awaited && !ranks.clone().any(serves);
         let unserved = move |rank: &u64| self.picture.worker(*rank).is_none();
         let brings = move |rank: &u64| {
             let share = self.pool.and_then(|pool| pool.shares.get(rank));
             let has_rest = share.is_some_and(|share| share.consumed < share.list.samples());
             has_rest && !self.generation.ranks.contains_key(rank)
         };
-        let is_awaited = self.is_current() && is_left;
         ranks.filter(move |rank| {
-            is_awaited && brings(rank) || waits && is_in(rank) && unserved(rank) && has_steps(rank)
+            is_awaited && brings(rank) || waits && is_in(rank) && unserved(rank)
         })
+    }
+}
+
+/// See [`Granted::consumed_pieces`].
+#[derive(Debug)]
+pub(super) struct ConsumedPieces {
+    /// The first group that was not granted.
+    next: u64,
+    /// Pieces that are in a list or free, by group, and the offset up to which each was consumed.
+    pieces: Vec<(Piece, u64)>,
+}
+
+impl ConsumedPieces {
+    /// Whether the sample at an offset of a group was consumed.
+    pub(super) fn contains(&self, group: u64, offset: u64) -> bool {
+        if group >= self.next {
+            return false;
+        }
+        let first = self.pieces.partition_point(|(piece, _)| piece.group < group);
+        let of_group = self.pieces[first..].iter().take_while(|(piece, _)| piece.group == group);
+        let mut is_held = false;
+        for (_, end) in of_group.filter(|(piece, _)| (piece.from..piece.to).contains(&offset)) {
+            if offset < *end {
+                return true;
+            }
+            is_held = true;
+        }
+        // What is in no list and not free was consumed before the generation began.
+        !is_held
     }
 }
 

@@ -132,6 +132,8 @@ impl Past {
                     Returned::AskedBack => "asked_back",
                     Returned::Left => "left",
                     Returned::TakenOver => "taken_over",
+                    Returned::InDoubt => "in_doubt",
+                    Returned::Dropped => "dropped",
                 };
                 history.returns.push(ShardReturn {
                     generation: generation.number,
@@ -201,6 +203,7 @@ fn tenure_of(generation: u64, rank: u64, past: &PastLease) -> Tenure {
         LeaseEnded::WorkerExpired => "worker_expired",
         LeaseEnded::WorkerReplaced => "worker_replaced",
         LeaseEnded::TrainerEnded => "trainer_ended",
+        LeaseEnded::TrainerGone => "trainer_gone",
         LeaseEnded::TrainerMoved => "trainer_moved",
         LeaseEnded::TrainerReturned => "trainer_returned",
         LeaseEnded::JobCancelled => "job_cancelled",

@@ -1,8 +1,9 @@
 //! Jobs and their generations.
 
-use shardfeed_proto::coordinator::v1::{Generation, Held, Hold as WireHold, Job};
+use shardfeed_proto::coordinator::v1::job::Failure;
+use shardfeed_proto::coordinator::v1::{Generation, Held, Hold as WireHold, Job, JobPhase};
 use shardfeed_proto::identity_to;
-use shardfeed_scheduler::{Generation as Known, Hold, Job as KnownJob};
+use shardfeed_scheduler::{Generation as Known, Hold, Job as KnownJob, JobPhase as Phase};
 
 /// A job as people see it.
 /// - `whole`: also its history.
@@ -25,7 +26,22 @@ pub(crate) fn job(known: &KnownJob, whole: bool, now_ms: u64) -> Job {
             reason: held.reason.clone(),
             age_ms: now_ms.saturating_sub(held.since_ms),
         }),
+        phase: phase(known.phase()).into(),
+        failure: known
+            .failure()
+            .map(|(rank, message)| Failure { rank, message: message.to_owned() }),
         history: generations.map(|known| generation(known, now_ms)).collect(),
+    }
+}
+
+fn phase(known: Phase) -> JobPhase {
+    match known {
+        Phase::Waiting => JobPhase::Waiting,
+        Phase::Running => JobPhase::Running,
+        Phase::Paused => JobPhase::Paused,
+        Phase::Cancelled => JobPhase::Cancelled,
+        Phase::Finished => JobPhase::Finished,
+        Phase::Failed => JobPhase::Failed,
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Generation, LeaseRef, RankCursor, SealedEpoch, SessionId, SkippedRecord, State,
+    Generation, JobPhase, LeaseRef, RankCursor, SampleRuns, SealedEpoch, SessionId, SkippedRecord,
+    State,
 };
 use tokio::time::Instant;
 
@@ -17,13 +18,19 @@ use crate::progress::RankState;
 pub(crate) struct Picture {
     pub(crate) job: String,
     pub(crate) order: Order,
+    /// Somebody paused or cancelled it.
+    pub(crate) is_held: bool,
+    /// Its run has ended, and none followed.
+    pub(crate) is_finished: bool,
     /// The current generation.
     pub(crate) generation: Generation,
     /// Generations before it in its lineage, as far as kept, newest first. Without their ranks.
     pub(crate) earlier: Vec<Generation>,
     pub(crate) sealed: Vec<SealedEpoch>,
-    /// Corrupt records of the job, by sample.
+    /// The first corrupt records of the job, by sample.
     pub(crate) skipped: Vec<SkippedRecord>,
+    /// Samples of its further ones.
+    pub(crate) skipped_more: SampleRuns,
     /// Worker and host of the sessions that serve its ranks.
     pub(crate) workers: BTreeMap<SessionId, (String, String)>,
     /// What heartbeats told of its ranks.
@@ -87,10 +94,13 @@ impl Picture {
         Ok(Some(Self {
             job: name.to_owned(),
             order,
+            is_held: job.held.is_some(),
+            is_finished: job.phase() == JobPhase::Finished,
             generation,
             earlier,
             sealed: job.sealed.iter().copied().collect(),
             skipped: job.skipped.clone(),
+            skipped_more: job.skipped_more.clone(),
             workers,
             live: BTreeMap::new(),
             rate: None,

@@ -7,7 +7,6 @@ use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{Rank, RankState};
 
 use super::Picture;
-use super::granted::Granted;
 use crate::core::Core;
 
 /// Ranks in one answer at most: it must fit into a message.
@@ -18,37 +17,17 @@ const EPOCHS_MAX: usize = 4;
 
 /// Ranks as people see them, at most [`RANKS_MAX`]. Computes for long.
 pub(crate) fn ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>, WireError> {
-    if picture.order.identity.is_dynamic() {
-        return granted_ranks(core, picture);
-    }
+    let is_dynamic = picture.order.identity.is_dynamic();
     let mut plans: BTreeMap<u64, EpochPlan> = BTreeMap::new();
     let mut ranks = Vec::new();
     for number in 0..picture.generation.world_size.min(RANKS_MAX) {
         let epoch = picture.cursor(number).epoch;
-        if !plans.contains_key(&epoch) && plans.len() < EPOCHS_MAX {
+        if !is_dynamic && !plans.contains_key(&epoch) && plans.len() < EPOCHS_MAX {
             let (_, of) = picture.epoch_of(epoch)?;
             plans.insert(epoch, picture.order.plan(core, &of)?);
         }
         let steps = plans.get(&epoch).map_or(0, |plan| plan.rank_steps(number));
         ranks.push(rank(picture, number, steps));
-    }
-    Ok(ranks)
-}
-
-/// As [`ranks`], of a dynamic job.
-fn granted_ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>, WireError> {
-    let mut steps: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut ranks = Vec::new();
-    for number in 0..picture.generation.world_size.min(RANKS_MAX) {
-        let epoch = picture.cursor(number).epoch;
-        if !steps.contains_key(&epoch) && steps.len() < EPOCHS_MAX {
-            let granted = Granted::of(picture, epoch)?;
-            steps.insert(
-                epoch,
-                granted.map_or(Ok(0), |granted| granted.counts(core).map(|counts| counts.steps))?,
-            );
-        }
-        ranks.push(rank(picture, number, steps.get(&epoch).copied().unwrap_or(0)));
     }
     Ok(ranks)
 }

@@ -1,6 +1,6 @@
 //! Which corrupt records of a job lie in what ranks consumed of an epoch.
 
-use shardfeed_plan::EpochPlan;
+use shardfeed_plan::{EpochPlan, Permutations, Sample};
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_scheduler::SkippedRecord;
@@ -10,28 +10,40 @@ use super::granted::Granted;
 use crate::core::Core;
 use crate::error;
 
+/// Corrupt records of an epoch.
+#[derive(Debug, Default)]
+pub(super) struct Skipped<'a> {
+    /// All of them.
+    pub(super) count: u64,
+    /// Those of which more than the sample is kept.
+    pub(super) records: Vec<&'a SkippedRecord>,
+}
+
 impl Picture {
+    /// Those of the whole job.
+    pub(super) fn all_skipped(&self) -> Skipped<'_> {
+        let count = self.skipped.len() as u64 + self.skipped_more.count();
+        Skipped { count, records: self.skipped.iter().collect() }
+    }
+
     /// Those that stand in a step that its rank has consumed. Computes for long.
     /// - `steps`: for each rank the first step that it has not consumed.
     pub(super) fn skipped_in_plan(
         &self,
         plan: &EpochPlan,
         steps: &[u64],
-    ) -> Result<Vec<&SkippedRecord>, WireError> {
+    ) -> Result<Skipped<'_>, WireError> {
         if plan.dropped() == 0 && steps.iter().all(|step| *step >= plan.steps()) {
-            return Ok(self.skipped.iter().collect());
+            return Ok(self.all_skipped());
         }
-        let mut skipped = Vec::new();
-        for record in &self.skipped {
-            // A record that the dataset does not have was told by somebody who is mistaken.
-            let Ok(Some(placed)) = plan.place(record.sample) else {
-                continue;
+        let mut known = Permutations::default();
+        self.skipped_where(|sample| {
+            // A record that the dataset does not have was reported by mistake.
+            let Ok(Some(placed)) = plan.place_with(sample, &mut known) else {
+                return Ok(false);
             };
-            if steps.get(placed.rank as usize).is_some_and(|step| placed.step < *step) {
-                skipped.push(record);
-            }
-        }
-        Ok(skipped)
+            Ok(steps.get(placed.rank as usize).is_some_and(|step| placed.step < *step))
+        })
     }
 
     /// As [`Picture::skipped_in_plan`], of a dynamic job. Computes for long.
@@ -39,17 +51,33 @@ impl Picture {
         &self,
         core: &Core,
         granted: &Granted<'_>,
-    ) -> Result<Vec<&SkippedRecord>, WireError> {
+    ) -> Result<Skipped<'_>, WireError> {
         if self.skipped.is_empty() {
-            return Ok(vec![]);
+            return Ok(Skipped::default());
         }
         let groups = self.order.groups(core, granted.epoch())?;
-        let mut skipped = Vec::new();
+        let consumed = granted.consumed_pieces();
+        let mut known = Permutations::default();
+        self.skipped_where(|sample| {
+            let place = groups.place_with(sample, &mut known);
+            let place = place.map_err(|error| error::plan(&error))?;
+            Ok(place.is_some_and(|(group, offset)| consumed.contains(group, offset)))
+        })
+    }
+
+    fn skipped_where(
+        &self,
+        mut is_in: impl FnMut(Sample) -> Result<bool, WireError>,
+    ) -> Result<Skipped<'_>, WireError> {
+        let mut skipped = Skipped::default();
         for record in &self.skipped {
-            let place = groups.place_of(record.sample).map_err(|error| error::plan(&error))?;
-            if place.is_some_and(|(group, offset)| granted.has_consumed(group, offset)) {
-                skipped.push(record);
+            if is_in(record.sample)? {
+                skipped.count += 1;
+                skipped.records.push(record);
             }
+        }
+        for sample in self.skipped_more.iter() {
+            skipped.count += u64::from(is_in(sample)?);
         }
         Ok(skipped)
     }

@@ -262,3 +262,41 @@ async fn a_member_that_shows_a_certificate_of_another_authority_does_not_count()
     guarded.leader().await;
     guarded.cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_follows_names_the_leader_only_to_those_it_knows() {
+    let guarded = Guarded::start().await;
+    let leader = guarded.leader().await;
+    let follower = (1..=3).find(|node| *node != leader).unwrap();
+    let list = || tonic::Request::new(ListJobsRequest { context: context() });
+    // Whom it knows is sent to the leader.
+    let known = eventually("it knows the leader", || async {
+        let status = guarded.admin(follower).await.list_jobs(list()).await.unwrap_err();
+        let error = shardfeed_proto::WireError::from_status(&status);
+        (error.kind == ErrorKind::NotLeader && error.leader.is_some()).then_some(error)
+    })
+    .await;
+    let secrets = [known.leader.unwrap().to_string(), guarded.cluster.address(leader).to_string()];
+    // The authority's certificate alone proves nothing.
+    let nobody = guarded.folder("nobody");
+    std::fs::create_dir_all(&nobody).unwrap();
+    std::fs::copy(guarded.folder("ada").join("ca.crt"), nobody.join("ca.crt")).unwrap();
+    for shown in [None, Some("Bearer shardfeed_some_token"), Some("nonsense")] {
+        let mut request = list();
+        if let Some(shown) = shown {
+            request.metadata_mut().insert("authorization", shown.parse().unwrap());
+        }
+        let mut client = AdminServiceClient::new(guarded.channel("nobody", follower).await);
+        let status = client.list_jobs(request).await.unwrap_err();
+        let error = shardfeed_proto::WireError::from_status(&status);
+        assert_eq!(error.leader, None, "{shown:?}");
+        let named = secrets.iter().any(|secret| format!("{status:?}").contains(secret.as_str()));
+        assert!(!named, "{shown:?}: {status:?}");
+        // A token may be too new for this node to know.
+        let kind = match shown {
+            Some("Bearer shardfeed_some_token") => ErrorKind::NotLeader,
+            _ => ErrorKind::Denied,
+        };
+        assert_eq!(error.kind, kind, "{shown:?}");
+    }
+}

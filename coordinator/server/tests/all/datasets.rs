@@ -45,7 +45,7 @@ async fn progress_is_seen_while_it_is_scanned() {
         session,
         dataset: "a".into(),
         fencing: task.fencing,
-        root: "/d".into(),
+        root: "/data".into(),
         parts: list(&mut fixture.worker, &files, 2).await,
     };
     fixture.worker.report_listing(report).await.unwrap();
@@ -56,6 +56,8 @@ async fn progress_is_seen_while_it_is_scanned() {
         part: 0,
         files,
         bytes: 10 * files,
+        is_listing: false,
+        beat: 0,
     };
     for (fencing, seen) in [(task.fencing, 1), (task.fencing + 1, 1)] {
         let scans = vec![scan(fencing, if fencing == task.fencing { 1 } else { 2 })];
@@ -134,7 +136,7 @@ async fn reports_that_do_not_fit_their_chunks_are_refused() {
         session,
         dataset: "a".into(),
         fencing: task.fencing,
-        root: "/d".into(),
+        root: "/data".into(),
         parts,
     };
     type Change = fn(&mut Vec<report_listing_request::Part>);
@@ -229,7 +231,7 @@ async fn a_damaged_part_fails_the_dataset_that_is_put_together() {
         session,
         dataset: "a".into(),
         fencing: task.fencing,
-        root: "/d".into(),
+        root: "/data".into(),
         parts: list(client, &files, 2).await,
     };
     client.report_listing(report).await.unwrap();
@@ -270,5 +272,84 @@ async fn many_parts_come_out_in_order() {
     crate::worker::scan_dataset(&mut fixture, session, "many", &files).await;
     let dataset = wait_ready(&fixture, "many").await;
     assert_eq!((dataset.files, dataset.records), (41, files.iter().map(|f| f.records).sum()));
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_without_progress_goes_to_another_worker_and_its_worker_hears_so() {
+    let mut fixture = Fixture::start_with(|options| {
+        (options.session_ttl_ms, options.heartbeat_ms) = (400, 100);
+    })
+    .await;
+    let hung = join(&mut fixture.worker, "hung").await.session;
+    let well = join(&mut fixture.worker, "well").await.session;
+    add(&mut fixture, "a").await;
+    let task = take(&mut fixture.worker, hung, 1).await.remove(0);
+    let scan = ScanProgress {
+        dataset: "a".into(),
+        fencing: task.fencing,
+        is_listing: true,
+        ..ScanProgress::default()
+    };
+    let worker = fixture.worker.clone();
+    let heartbeat = |session, scans: Vec<ScanProgress>| {
+        let mut worker = worker.clone();
+        let beat = HeartbeatRequest { context: context(), session, ranks: vec![], scans };
+        async move { worker.heartbeat(beat).await.unwrap().into_inner() }
+    };
+    // Its folder hangs while it lives on: the other one gets the listing.
+    let stuck = ScanProgress { beat: 1, ..scan };
+    eventually("the other one has work", || async {
+        heartbeat(hung, vec![stuck.clone()]).await;
+        heartbeat(well, vec![]).await.has_scans.then_some(())
+    })
+    .await;
+    assert_eq!(heartbeat(hung, vec![stuck.clone()]).await.ended_scans, [stuck]);
+    assert!(!heartbeat(hung, vec![]).await.has_scans, "others come first");
+    let again = take(&mut fixture.worker, well, 1).await.remove(0);
+    assert!(again.fencing > task.fencing);
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_files_are_one_dataset_by_what_they_are() {
+    const FILES: usize = 1_000_000;
+    let mut fixture = Fixture::start_with(|options| options.unreferenced_bytes_max = 1 << 30).await;
+    let client = &mut fixture.worker;
+    let mut parts = vec![];
+    for part in 0..FILES / 512 + 1 {
+        let numbers = (512 * part)..(512 * (part + 1)).min(FILES);
+        let files = numbers.map(|number| shardfeed_proto::chunk::ListedFile {
+            path: format!("shard-{number:07}-of-1000000.tfrecord"),
+            size: 100,
+            etag: None,
+            changed_ns: Some(1_700_000_000_000_000_000),
+        });
+        let files: Vec<_> = files.collect();
+        let (count, bytes) = (files.len() as u64, 100 * files.len() as u64);
+        let chunk = shardfeed_proto::chunk::ListingChunk::new(files).encode().unwrap();
+        let chunk = put(client, chunk).await;
+        parts.push(report_listing_request::Part { chunk, files: count, bytes });
+    }
+    let add = |parts: &[report_listing_request::Part]| {
+        let listing = add_dataset_request::Listing { root: "/data".into(), parts: parts.to_vec() };
+        AddDatasetRequest { context: context(), listing: Some(listing), ..Default::default() }
+    };
+    let request = add(&parts);
+    let bytes = prost::Message::encoded_len(&request);
+    assert!(bytes < 256 << 10, "{bytes} bytes of a message");
+    let name = fixture.admin.add_dataset(request).await.unwrap().into_inner().name;
+    assert!(name.starts_with("files-"), "{name}");
+    let known = get(&fixture, &name).await;
+    assert_eq!((known.files, known.state()), (FILES as u64, DatasetState::Scanning));
+    // Whoever finds the same files joins it; other files are another one.
+    let again = fixture.admin.add_dataset(add(&parts)).await.unwrap().into_inner().name;
+    assert_eq!(again, name);
+    let fewer = fixture.admin.add_dataset(add(&parts[1..])).await.unwrap().into_inner().name;
+    assert_ne!(fewer, name);
+    let missing = report_listing_request::Part { chunk: vec![7; 32], files: 1, bytes: 1 };
+    assert_eq!(refused(fixture.admin.add_dataset(add(&[missing])).await).0, ErrorKind::NotFound);
+    let session = join(&mut fixture.worker, "w0").await.session;
+    assert_eq!(take(&mut fixture.worker, session, 1).await[0].dataset, name);
     fixture.stop().await;
 }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use shardfeed_coordinator::{
     Coordinator, CoordinatorOptions, Inspector, Running, restore_snapshot,
 };
-use shardfeed_plan::Tail;
 use shardfeed_proto::coordinator::v1::*;
 
 use crate::backup::save;
@@ -56,7 +55,7 @@ fn told(inspector: &Inspector) -> Value {
 async fn write(format: &Format) {
     let mut fixture = Fixture::start_with(|options| *options = patient(&options.data_dir)).await;
     // Scans, a dynamic job and its takes, which the log has in a form of their own.
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Uneven, 1).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 1).await;
     take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
     let dataset = get(&fixture, "photos").await;
     fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardfeed_plan::{Intent, Segment, Steps, Tail};
+use shardfeed_plan::{Intent, Segment, Steps};
 use shardfeed_proto::coordinator::v1::get_batch_response::Row;
 use shardfeed_proto::coordinator::v1::*;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
@@ -56,7 +56,7 @@ fn states(shards: &[Shard], group: u64) -> Vec<ShardState> {
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_and_batches_are_those_that_were_granted() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Uneven, 2).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
     let none = shards(&fixture, 0).await;
     assert!(none.iter().all(|shard| shard.state() == ShardState::Pending), "{none:?}");
     let groups: Vec<_> = (0..3).map(|group| states(&none, group).len()).collect();
@@ -106,7 +106,7 @@ async fn shards_and_batches_are_those_that_were_granted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_of_a_rank_are_those_of_which_it_was_granted_something() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 3, Tail::Uneven, 1).await;
+    let (session, leases) = dynamic_with(&mut fixture, 3, 1).await;
     for lease in &leases {
         take(&mut fixture.worker, request(session, lease)).await.unwrap();
     }
@@ -139,7 +139,7 @@ async fn shards_of_a_rank_are_those_of_which_it_was_granted_something() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Uneven, 2).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
     take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
     let rest = TakeGroupsRequest { wants: 300, ..request(session, &leases[1]) };
     assert_eq!(take(&mut fixture.worker, rest.clone()).await.unwrap().samples, 300);
@@ -193,68 +193,108 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     let leave = LeaveRequest { context: context(), session };
     fixture.worker.leave(leave).await.unwrap();
     let waits = epoch(&fixture, 5).await;
-    assert_eq!((waits.state(), waits.waiting_for), (EpochState::Waiting, vec![0, 1]));
+    assert_eq!((waits.state(), waits.waiting_for), (EpochState::Running, vec![0, 1]));
     fixture.stop().await;
 }
 
-/// 250 samples a rank in batches of 8: 256 slots, of which the last rank lacks 12.
+/// Rank 1 may have been given a batch when its worker falls silent; rank 0 consumes everything else, then that.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_padded_epoch_has_the_same_steps_for_all() {
-    let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Pad, 1).await;
-    let planned = epoch(&fixture, 3).await;
-    assert_eq!((planned.state(), planned.steps, planned.dropped), (EpochState::Planned, 32, 0));
-    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
-    assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, 256);
-    assert!(no_batch(&fixture, 0, 0, None).await.contains("not yet granted to rank 1"));
-    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[1]) };
-    assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, 244);
-    let shared = shards(&fixture, 0).await;
-    let shared = shared.iter().find(|shard| shard.group == Some(2)).unwrap();
-    assert_eq!((shared.first_rank, shared.last_rank), (0, 1));
-
-    let (mut valid, mut padded) = (BTreeSet::new(), vec![]);
-    for step in 0..32 {
-        let both = rows(&fixture, step, None).await;
-        assert_eq!(both.len(), 16);
-        for row in both {
-            let sample = (row.shard, row.ordinal);
-            match row.valid {
-                true => assert!(valid.insert(sample), "{row:?}"),
-                false => padded.push((step, row.rank, sample)),
-            }
-        }
-    }
-    assert_eq!((valid.len(), padded.len()), (500, 12));
-    assert!(padded.iter().all(|(step, rank, _)| *step >= 30 && *rank == 1), "{padded:?}");
-    let padding: BTreeSet<_> = padded.iter().map(|(_, _, sample)| *sample).collect();
-    assert!(padding.len() == 12 && padding.is_subset(&valid));
-    assert!(no_batch(&fixture, 0, 32, Some(1)).await.contains("it ends with 32"));
-    let told = vec![progress(&leases[0], 0, 3, vec![]), progress(&leases[1], 0, 32, vec![])];
-    beat(&mut fixture.worker, session, told).await.unwrap();
-    let known = epoch(&fixture, 0).await;
-    assert_eq!((known.steps, known.steps_done, known.delivered), (32, 3, 24 + 244));
-    let ranks = ListRanksRequest { context: context(), job: "infer".into() };
-    let ranks = fixture.admin.list_ranks(ranks).await.unwrap().into_inner().ranks;
-    assert_eq!(
-        ranks.iter().map(|rank| (rank.step, rank.steps)).collect::<Vec<_>>(),
-        [(3, 32), (32, 32)]
-    );
+async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
+    let mut fixture = Fixture::start_with(|options| {
+        (options.session_ttl_ms, options.heartbeat_ms) = (1_500, 100);
+    })
+    .await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 1).await;
+    let silent = crate::worker::join(&mut fixture.worker, "w1").await.session;
+    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
+    let start = StartRankRequest {
+        intent: Some(intent_to(&intent)),
+        ..crate::worker::start(silent, "infer", 1, 2)
+    };
+    let started = fixture.worker.start_rank(start).await.unwrap();
+    let lost = crate::worker::lease("infer", 1, started.get_ref());
+    let granted = take(&mut fixture.worker, request(silent, &lost)).await.unwrap();
+    assert_eq!((granted.samples, granted.horizon, granted.version), (100, 8, 0));
+    let begun = TakeGroupsRequest { started: 40, wants: 0, ..request(silent, &lost) };
+    take(&mut fixture.worker, begun).await.unwrap();
+    let free = TakeGroupsRequest { wants: 600, ..request(session, &leases[0]) };
+    assert_eq!(take(&mut fixture.worker, free).await.unwrap().samples, 400);
+    eventually("all but the batch is rank 0's", || async {
+        let mut client = fixture.worker.clone();
+        beat(&mut client, session, vec![]).await.unwrap();
+        let rest = TakeGroupsRequest {
+            step: 50,
+            started: 400,
+            wants: 600,
+            ..request(session, &leases[0])
+        };
+        (take(&mut client, rest).await.unwrap().samples == 492).then_some(())
+    })
+    .await;
+    let closes = TakeGroupsRequest { step: 61, started: 488, ..request(session, &leases[0]) };
+    assert_eq!(take(&mut fixture.worker, closes).await.unwrap().closed, [492]);
+    let waits = eventually("it waits for nothing else", || async {
+        let told = vec![progress(&leases[0], 0, 62, vec![])];
+        beat(&mut fixture.worker.clone(), session, told).await.unwrap();
+        let now = epoch(&fixture, 0).await;
+        now.decides_in_ms.is_some().then_some(now)
+    })
+    .await;
+    assert_eq!((waits.state(), waits.delivered, waits.lost), (EpochState::Running, 492, 0));
+    let in_doubt: Vec<_> = waits.in_doubt.iter().map(|one| (one.rank, one.samples)).collect();
+    assert_eq!((in_doubt.as_slice(), waits.policy()), ([(1, 8)].as_slice(), InDoubt::Redeliver));
+    assert!(waits.decides_in_ms.unwrap() > 30_000);
+    let rest = TakeGroupsRequest { step: 62, started: 492, ..request(session, &leases[0]) };
+    assert_eq!(take(&mut fixture.worker, rest.clone()).await.unwrap().samples, 492);
+    let gone = |rank| DeclareGoneRequest { context: context(), job: "infer".into(), rank };
+    let decided = fixture.admin.declare_gone(gone(1)).await.unwrap().into_inner();
+    assert_eq!(decided.samples, 8);
+    assert_eq!(refused(fixture.admin.declare_gone(gone(0)).await).0, ErrorKind::Invalid);
+    let rest = TakeGroupsRequest { context: context(), ..rest };
+    assert_eq!(take(&mut fixture.worker, rest).await.unwrap().samples, 500);
+    let over = eventually("the epoch is over", || async {
+        let told = vec![progress(&leases[0], 0, 63, vec![])];
+        beat(&mut fixture.worker.clone(), session, told).await.unwrap();
+        let now = epoch(&fixture, 0).await;
+        (now.state() == EpochState::Sealed).then_some(now)
+    })
+    .await;
+    assert_eq!((over.delivered, over.lost, over.waiting_for.len()), (500, 0, 0));
+    assert_eq!((over.duplicated, over.redelivered), (0, 8), "what was in doubt");
+    assert_eq!(phase(&fixture).await, JobPhase::Running);
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(leases[0].clone()),
+        failure: None,
+        is_told: true,
+    };
+    fixture.worker.end_rank(end).await.unwrap();
+    assert_eq!(phase(&fixture).await, JobPhase::Finished);
+    let listed: Vec<_> = epochs(&fixture, None).await.unwrap().iter().map(|e| e.epoch).collect();
+    assert_eq!(listed, [0], "no rank began another one");
     fixture.stop().await;
 }
 
-/// 256 samples of groups of 200, 200 and 100, and the rest: both ranks have a part of the second one.
+async fn phase(fixture: &Fixture) -> JobPhase {
+    let request = GetJobRequest { context: context(), job: "infer".into() };
+    let job = fixture.admin.clone().get_job(request).await.unwrap().into_inner().job;
+    job.unwrap().phase()
+}
+
+/// Groups of 200, 200 and 100 samples: rank 0 gives 144 of the second one back, which rank 1 has then.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_of_a_rank_are_those_that_it_has_records_of() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Pad, 2).await;
-    for (lease, samples) in leases.iter().zip([256, 244]) {
-        let all = TakeGroupsRequest { wants: 500, ..request(session, lease) };
-        assert_eq!(take(&mut fixture.worker, all).await.unwrap().samples, samples);
-    }
-    for rank in 0..2 {
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
+    let two = TakeGroupsRequest { wants: 400, ..request(session, &leases[0]) };
+    assert_eq!(take(&mut fixture.worker, two.clone()).await.unwrap().samples, 400);
+    let back = TakeGroupsRequest { known: 2, released: Some(256), context: context(), ..two };
+    assert_eq!(take(&mut fixture.worker, back).await.unwrap().samples, 256);
+    let rest = TakeGroupsRequest { wants: 500, ..request(session, &leases[1]) };
+    assert_eq!(take(&mut fixture.worker, rest).await.unwrap().samples, 244);
+    for (rank, steps) in [(0, 32), (1, 30)] {
         let mut has = BTreeSet::new();
-        for step in 0..32 {
+        for step in 0..steps {
             let rows = rows(&fixture, step, Some(rank)).await;
             has.extend(rows.iter().filter(|row| row.valid).map(|row| row.shard));
         }
@@ -268,11 +308,11 @@ async fn shards_of_a_rank_are_those_that_it_has_records_of() {
     fixture.stop().await;
 }
 
-/// Two ranks consume 40 samples each; three others share the 420 that are left, 136 each.
+/// Two ranks consume 40 samples each; three others share the 420 that are left.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_other_ranks_consumed_before_is_counted() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Drop, 2).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
     let mut counted = BTreeMap::new();
     for lease in &leases {
         take(&mut fixture.worker, request(session, lease)).await.unwrap();
@@ -284,7 +324,7 @@ async fn what_other_ranks_consumed_before_is_counted() {
         }
     }
     let before = epoch(&fixture, 0).await;
-    assert_eq!((before.steps, before.steps_done, before.delivered, before.dropped), (31, 5, 80, 4));
+    assert_eq!((before.steps, before.steps_done, before.delivered, before.dropped), (0, 5, 80, 0));
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
     let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![taken, open] };
@@ -297,8 +337,8 @@ async fn what_other_ranks_consumed_before_is_counted() {
     let lease = crate::worker::lease("infer", 0, started.get_ref());
     let after = epoch(&fixture, 0).await;
     assert_eq!((after.generation, after.total, after.delivered), (1, 500, 80));
-    assert_eq!((after.steps, after.dropped), (22, 12));
-    assert_eq!((after.state(), after.waiting_for), (EpochState::Waiting, vec![1, 2]));
+    assert_eq!((after.steps, after.dropped), (0, 0));
+    assert_eq!((after.state(), after.waiting_for), (EpochState::Running, vec![]));
     let known = shards(&fixture, 0).await;
     for shard in &known {
         let done = counted.get(&shard.shard).copied().unwrap_or(0);
@@ -306,8 +346,8 @@ async fn what_other_ranks_consumed_before_is_counted() {
     }
     assert!(no_batch(&fixture, 0, 4, Some(0)).await.contains("before generation 1 began"));
     let ask = TakeGroupsRequest { step: 5, wants: 500, ..request(session, &lease) };
-    assert_eq!(take(&mut fixture.worker, ask).await.unwrap().samples, 136);
+    assert_eq!(take(&mut fixture.worker, ask).await.unwrap().samples, 420);
     assert_eq!(rows(&fixture, 5, Some(0)).await.len(), 8);
-    assert!(no_batch(&fixture, 0, 22, Some(0)).await.contains("it ends with 22"));
+    assert!(no_batch(&fixture, 0, 57, Some(0)).await.contains("below step 57"));
     fixture.stop().await;
 }

@@ -17,26 +17,26 @@ const ROWS: u64 = 8;
 
 /// A dynamic job over five files of 100 records, its groups of one file each, and its ranks' leases.
 async fn dynamic(fixture: &mut Fixture, ranks: u64) -> (u64, Vec<Lease>) {
-    dynamic_with(fixture, ranks, Tail::Uneven, 1).await
+    dynamic_with(fixture, ranks, 1).await
 }
 
-/// As [`dynamic`], with another tail and groups of so many files.
+/// As [`dynamic`], with groups of so many files.
 pub(crate) async fn dynamic_with(
     fixture: &mut Fixture,
     ranks: u64,
-    tail: Tail,
     interleave: u64,
 ) -> (u64, Vec<Lease>) {
     let (session, dataset) = ready(fixture).await;
-    let JobIdentity { mut shuffle, operators, decoder, .. } = identity(&dataset, 1);
+    let JobIdentity { mut shuffle, records, decoder, .. } = identity(&dataset, 1);
     shuffle.interleave = interleave;
-    let mode = Mode::Dynamic;
-    let identity = JobIdentity { shuffle, lanes: 1, tail, operators, decoder, mode };
+    let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
+    let identity = JobIdentity { shuffle, lanes: 1, tail, records, decoder, mode };
     let register = RegisterJobRequest {
         context: context(),
         name: "infer".into(),
         dataset: dataset.name.clone(),
         identity: Some(identity_to(&identity)),
+        ..Default::default()
     };
     fixture.worker.register_job(register).await.unwrap();
     let mut leases = Vec::new();
@@ -67,6 +67,7 @@ pub(crate) fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
         started: 0,
         known: 0,
         wants: 100,
+        ahead: 0,
         released: None,
         wait_ms: 0,
     }
@@ -193,7 +194,12 @@ async fn a_rank_that_waits_is_woken_when_another_ends_and_when_time_is_up() {
     let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
     let mut client = fixture.worker.clone();
     let waiting = tokio::spawn(async move { take(&mut client, waits).await.unwrap() });
-    let end = EndRankRequest { context: context(), lease: Some(leases[0].clone()) };
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(leases[0].clone()),
+        failure: None,
+        is_told: true,
+    };
     fixture.worker.end_rank(end).await.unwrap();
     assert!(!waiting.await.unwrap().pieces.is_empty());
     fixture.stop().await;
@@ -253,7 +259,12 @@ async fn a_cordoned_worker_gets_nothing_new_and_what_is_removed_is_gone() {
     let dataset = || RemoveDatasetRequest { context: context(), name: "photos".into() };
     let (kind, message) = refused(fixture.admin.remove_job(job()).await);
     assert_eq!(kind, ErrorKind::Invalid, "{message}");
-    let end = EndRankRequest { context: context(), lease: Some(leases[0].clone()) };
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(leases[0].clone()),
+        failure: None,
+        is_told: true,
+    };
     fixture.worker.end_rank(end).await.unwrap();
     let (kind, message) = refused(fixture.admin.remove_dataset(dataset()).await);
     assert_eq!(kind, ErrorKind::Invalid, "{message}");

@@ -43,7 +43,7 @@ async fn an_epoch_from_start_to_seal() {
     let first = fixture.worker.start_rank(start(session, "train", 0, 2)).await.unwrap();
     leases.push(lease("train", 0, first.get_ref()));
     let waiting = epochs(&fixture, None).await.remove(0);
-    assert_eq!((waiting.state(), waiting.waiting_for), (EpochState::Waiting, vec![1]));
+    assert_eq!((waiting.state(), waiting.waiting_for), (EpochState::Running, vec![1]));
     let states: Vec<_> = ranks(&fixture).await.iter().map(Rank::state).collect();
     assert_eq!(states, [RankState::Served, RankState::Missing]);
 
@@ -162,14 +162,19 @@ async fn cursors_are_written_down_and_make_the_latest_token() {
     assert_eq!((generation.cursor_epoch, generation.cursor_step), (Some(0), Some(8)));
     assert_eq!((generation.ranks_started, generation.ranks_served), (2, 2));
     assert_eq!((generation.global_batch, generation.lanes, job.history.len()), (16, 2, 1));
-    let end = EndRankRequest { context: context(), lease: Some(leases[0].clone()) };
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(leases[0].clone()),
+        failure: None,
+        is_told: true,
+    };
     fixture.worker.end_rank(end).await.unwrap();
     assert_eq!(ranks(&fixture).await[0].state(), RankState::Ended);
     let leave = LeaveRequest { context: context(), session };
     fixture.worker.leave(leave).await.unwrap();
     assert_eq!(ranks(&fixture).await[1].state(), RankState::Unserved);
     let epoch = epochs(&fixture, None).await.remove(0);
-    assert_eq!((epoch.state(), epoch.waiting_for), (EpochState::Waiting, vec![0, 1]));
+    assert_eq!((epoch.state(), epoch.waiting_for), (EpochState::Running, vec![0, 1]));
     let pending = shards(&fixture, None).await;
     assert!(pending.iter().any(|shard| shard.workers.is_empty()));
     fixture.stop().await;

@@ -19,6 +19,7 @@ mod http;
 mod jobs;
 mod limits;
 mod members;
+mod record_spec;
 mod refusals;
 mod restart;
 mod sessions;

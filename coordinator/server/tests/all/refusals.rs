@@ -50,10 +50,11 @@ async fn names_that_stand_for_something_else() {
         patterns: vec!["/other/*".into()],
         compression: String::new(),
         corrupt: String::new(),
+        listing: None,
     };
     let (kind, message) = refused(fixture.admin.add_dataset(other).await);
     assert_eq!(kind, ErrorKind::Identity);
-    assert!(message.contains("/data/*.tfrecord"), "{message}");
+    assert!(message.contains("/data/*"), "{message}");
     fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
     fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
     let (kind, message) =
@@ -99,6 +100,7 @@ async fn what_is_not_there_or_has_no_meaning() {
             patterns: vec![pattern.into()],
             compression: compression.into(),
             corrupt: String::new(),
+            listing: None,
         };
         assert_eq!(refused(fixture.admin.add_dataset(request).await).0, ErrorKind::Invalid);
     }
@@ -143,7 +145,7 @@ async fn ranks_that_disagree_and_leases_that_ended() {
     assert_eq!(told[0].error.as_ref().unwrap().kind(), ErrorKind::Fenced);
     let told = beat(client, other, vec![progress(&new, 0, 5, vec![])]).await.unwrap().verdicts;
     assert!(told.is_empty());
-    let end = EndRankRequest { context: context(), lease: Some(old) };
+    let end = EndRankRequest { context: context(), lease: Some(old), failure: None, is_told: true };
     assert_eq!(refused(client.end_rank(end).await).0, ErrorKind::Fenced);
     // Another run takes the job over.
     let run = StartRankRequest { run: Some("r2".into()), ..start(session, "train", 0, 2) };

@@ -50,7 +50,8 @@ async fn a_restart_keeps_everything() {
     assert_eq!(fixture.running.cluster_id(), cluster);
     // The lease is as good as before, and chunks are there.
     let lease = lease("train", 0, started.get_ref());
-    let request = EndRankRequest { context: context(), lease: Some(lease) };
+    let request =
+        EndRankRequest { context: context(), lease: Some(lease), failure: None, is_told: true };
     fixture.worker.end_rank(request).await.unwrap();
     let digest = crate::worker::get(&fixture, "photos").await.chunks.remove(0);
     let request = GetChunkRequest { context: context(), digest };
@@ -127,6 +128,7 @@ async fn a_kill_loses_nothing_that_was_acknowledged() {
                         patterns: vec!["/a".into()],
                         compression: String::new(),
                         corrupt: String::new(),
+                        listing: None,
                     };
                     match admin.add_dataset(request).await {
                         Ok(_) => answered.push(name),

@@ -39,7 +39,7 @@ async fn a_session_lives_while_heartbeats_come_and_no_longer() {
     assert!(message.contains("nothing was heard of it in time; join again"), "{message}");
     let live = workers(&fixture).await.into_iter().find(|worker| worker.name == "w0").unwrap();
     assert_eq!((live.state(), live.endpoint.as_str()), (WorkerState::Live, "/run/w0.sock"));
-    assert_eq!(live.decoders, ["zune-jpeg"]);
+    assert_eq!(live.decoders, ["pixels/1"]);
     assert!(live.seen_ms.unwrap() < 600);
     fixture.stop().await;
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::expect;
 use futures::future::BoxFuture;
-use shardfeed_coordinator::Coordinator;
+use shardfeed_coordinator::{Coordinator, CoordinatorOptions};
 use shardfeed_host::{ByteStream, Disk, DiskFile, DiskLock, Host, Listener, RealDisk, RealHost};
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1::*;
@@ -156,6 +156,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
         patterns: vec!["/a".into()],
         compression: String::new(),
         corrupt: String::new(),
+        listing: None,
     };
     for name in ["a", "b"] {
         let (kind, message) = refused(admin.add_dataset(add(name)).await);
@@ -220,5 +221,30 @@ async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     })
     .await;
     worker.put_chunk(put()).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_has_no_room_turns_readiness_red() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(folder.path());
+    let options = CoordinatorOptions { unreferenced_bytes_max: 16 << 20, ..options };
+    let running = Coordinator::start(options).await.unwrap();
+    let http = running.http_address().unwrap();
+    let (mut worker, _) = clients(running.grpc_address()).await;
+    assert_eq!(page(http, "/readyz").await.0, 200);
+    let mut put_all = 0_u8;
+    let message = loop {
+        let content = vec![put_all; 1 << 20];
+        let put = PutChunkRequest { context: context(), content };
+        match worker.put_chunk(put).await {
+            Ok(_) => put_all += 1,
+            Err(status) => break refused::<()>(Err(status)).1,
+        }
+    };
+    assert!(put_all >= 15, "{put_all}: {message}");
+    let (code, reason) = page(http, "/readyz").await;
+    assert_eq!(code, 503);
+    assert!(reason.starts_with("chunks cannot be stored: "), "{reason}");
     running.stop().await;
 }

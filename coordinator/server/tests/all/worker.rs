@@ -1,6 +1,6 @@
 //! What a worker does, without files: scans datasets that exist on paper, starts ranks.
 
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::coordinator::v1::*;
@@ -46,7 +46,8 @@ pub(crate) async fn join_as(
         version: "0.1.0".into(),
         in_process: false,
         endpoint: format!("/run/{name}.sock"),
-        decoders: vec!["zune-jpeg".into()],
+        decoders: vec!["pixels/1".into()],
+        data_roots: vec![],
     };
     client.join(request).await
 }
@@ -82,6 +83,7 @@ pub(crate) async fn list(
             path: file.path.clone(),
             size: file.size_bytes,
             etag: None,
+            changed_ns: None,
         };
         let chunk = ListingChunk::new(part.iter().map(listed).collect()).encode().unwrap();
         parts.push(report_listing_request::Part {
@@ -151,9 +153,10 @@ pub(crate) async fn add(fixture: &mut Fixture, name: &str) {
     let request = AddDatasetRequest {
         context: context(),
         name: name.into(),
-        patterns: vec!["/data/*.tfrecord".into()],
+        patterns: vec!["/data/*".into()],
         compression: String::new(),
         corrupt: String::new(),
+        listing: None,
     };
     fixture.admin.add_dataset(request).await.unwrap();
 }
@@ -184,9 +187,9 @@ pub(crate) fn identity(dataset: &Dataset, lanes: u64) -> JobIdentity {
     let content = Digest::from_bytes(dataset.content.clone().try_into().unwrap());
     let shuffle =
         Shuffle { content, seed: 7, enabled: true, window: 16, interleave: 2, block_length: 1 };
-    let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+    let (records, decoder) = (Records::Operators("raw/1".to_owned()), "none".to_owned());
     let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-    JobIdentity { shuffle, lanes, tail, mode, operators, decoder }
+    JobIdentity { shuffle, lanes, tail, mode, records, decoder }
 }
 
 pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobRequest {
@@ -195,6 +198,7 @@ pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobR
         name: job.into(),
         dataset: dataset.name.clone(),
         identity: Some(identity_to(&identity(dataset, lanes))),
+        ..Default::default()
     }
 }
 
@@ -212,6 +216,9 @@ pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> Star
         limit: None,
         trainer: format!("trainer-{rank}"),
         intent: Some(intent_to(&intent)),
+        peer: None,
+        in_doubt: 0,
+        in_doubt_grace_ms: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Several nodes on disks of their own, and clients that count what was acknowledged.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::DirEntry;
@@ -122,7 +123,11 @@ impl Cluster {
     async fn leader_but(&self, but: u64) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            for (&number, node) in self.nodes.iter().filter(|(number, _)| **number != but) {
+            // A node that was cut off still believes that it leads, in an older term, and each call to it times out.
+            let mut newest_first: Vec<_> =
+                self.nodes.iter().filter(|(number, _)| **number != but).collect();
+            newest_first.sort_by_key(|(_, node)| Reverse(node.status().term));
+            for (&number, node) in newest_first {
                 if node.status().is_leader && node.linearize().await.is_ok() {
                     return number;
                 }

@@ -85,6 +85,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
         patterns: vec![pattern.into()],
         compression: String::new(),
         corrupt: String::new(),
+        listing: None,
     };
     let none = AddDatasetRequest { patterns: vec![], ..add("a", "") };
     let packed = AddDatasetRequest { compression: "xz".into(), ..add("a", "/a") };
@@ -146,7 +147,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
         add a dataset without a name
             Invalid: the dataset's name is empty
         add a dataset without files
-            Invalid: a dataset has 1 to 1000 patterns, not 0
+            Invalid: a dataset has 1 to 1000 patterns, not 0; name more files as @LIST, a text with one a line
         add a dataset of files somewhere
             Invalid: `files/*` is relative to a folder that the workers do not know; use an absolute path
         add a dataset of an unknown compression
@@ -154,7 +155,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
         add a dataset, and leave out what nobody knows
             Invalid: corrupt="maybe" is none of "error", "skip-record", "skip-file"
         add a dataset under the name of another
-            Identity: dataset `photos` exists with other patterns: /data/*.tfrecord; use another name
+            Identity: dataset `photos` exists with other patterns: /data/*; use another name
         look at a dataset that is not there
             NotFound: there is no dataset `none`
         remove a dataset that is not there

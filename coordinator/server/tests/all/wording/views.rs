@@ -56,8 +56,8 @@ async fn every_refusal_of_a_batch_or_a_shard_says_which_ones_there_are() {
     from(&mut fixture, session, "alone", (0, 8)).await;
     let alone = fixture.admin.get_batch(batch("alone", (0, 0), None)).await;
     table.refused("a batch of a job without a dataset", alone);
-    let mode = Mode::Dynamic;
-    let dynamic = JobIdentity { mode, ..identity(&nameless, 1) };
+    let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
+    let dynamic = JobIdentity { tail, mode, ..identity(&nameless, 1) };
     let register = RegisterJobRequest {
         identity: Some(identity_to(&dynamic)),
         ..register(&nameless, "alone-too", 1)
@@ -97,7 +97,7 @@ async fn every_refusal_of_a_batch_or_a_shard_says_which_ones_there_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, Tail::Drop, 2).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
     let (mut table, mut admin) = (Table::default(), fixture.admin.clone());
     let of = |epoch: u64, step: u64, rank| batch("infer", (epoch, step), rank);
     table.refused("before anything is granted", admin.get_batch(of(0, 0, Some(1))).await);
@@ -108,7 +108,6 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
         beat(&mut fixture.worker, session, told).await.unwrap();
     }
     table.refused("after what is granted", admin.get_batch(of(0, 26, Some(0))).await);
-    table.refused("after the last step", admin.get_batch(of(0, 31, Some(0))).await);
 
     // Three ranks go on where two had consumed five steps.
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
@@ -125,7 +124,7 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     fixture.stop().await;
 
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 1, Tail::Uneven, 2).await;
+    let (session, leases) = dynamic_with(&mut fixture, 1, 2).await;
     for epoch in 0..=5 {
         let told = vec![progress(&leases[0], epoch, 0, vec![])];
         beat(&mut fixture.worker, session, told).await.unwrap();
@@ -143,6 +142,12 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
         known.is_err_and(|error| error.message().contains("kept")).then_some(())
     })
     .await;
+    let ended = eventually("its last list is cut where it left", || async {
+        let ended = admin.clone().get_batch(of(4, 0, Some(0))).await;
+        ended.as_ref().is_err_and(|error| error.message().contains("ends")).then_some(ended)
+    })
+    .await;
+    table.refused("after the last step", ended);
     table.refused("of an epoch long ago", fixture.admin.get_batch(of(0, 0, Some(0))).await);
     table.check(&expect![[r#"
         before anything is granted
@@ -151,10 +156,10 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
             NotFound: there is no rank 2; job `infer` has 2
         after what is granted
             NotFound: step 26 of epoch 0 of the dynamic job `infer` is not yet granted to rank 0, which has whole batches below step 25
-        after the last step
-            NotFound: there is no step 31 of rank 0 in epoch 0 of job `infer`; it ends with 31
         of the generation before
             NotFound: step 4 of epoch 0 of job `infer` was taken before generation 1 began, by lists that are not kept; this one's begin with step 5
+        after the last step
+            NotFound: there is no step 0 of rank 0 in epoch 4 of job `infer`; it ends with 0
         of an epoch long ago
             NotFound: what was granted of epoch 0 of the dynamic job `infer` is no longer kept; its last 4 epochs are
     "#]]);

@@ -3,6 +3,7 @@
 use expect_test::expect;
 use shardfeed_plan::Digest;
 use shardfeed_proto::WireError;
+use shardfeed_proto::common::v1::Mode;
 use shardfeed_proto::coordinator::v1::*;
 use tonic::{Response, Status};
 
@@ -41,7 +42,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
         session,
         dataset: "a".into(),
         fencing: task.fencing,
-        root: "/d".into(),
+        root: "/data".into(),
         parts,
     };
     type Change = fn(&mut ReportListingRequest);
@@ -159,6 +160,11 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     table.refused("a job of no dataset", client.register_job(register(&nameless, "j", 2)).await);
     let without = RegisterJobRequest { identity: None, ..register(&dataset, "j", 2) };
     table.refused("a job without an identity", client.register_job(without).await);
+    let mut equal = register(&dataset, "j", 1);
+    if let Some(identity) = &mut equal.identity {
+        identity.mode = Mode::Dynamic.into();
+    }
+    table.refused("a dynamic job with equal steps", client.register_job(equal).await);
     client.register_job(register(&dataset, "train", 2)).await.unwrap();
     let other = client.register_job(register(&dataset, "train", 4)).await;
     table.refused("a job of another identity", other);
@@ -177,11 +183,12 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     table.name(format!("session {session} "), "session W0 ");
     table.name(format!("lease {} ", mine.fencing), "lease L ");
 
-    let without = EndRankRequest { context: context(), lease: None };
+    let without = EndRankRequest { context: context(), lease: None, failure: None, is_told: true };
     table.refused("an end of nothing", client.end_rank(without).await);
     let told = RankProgress { lease: None, ..progress(&mine, 0, 0, vec![]) };
     table.refused("progress of nothing", beaten(beat(client, session, vec![told]).await));
-    let told = progress(&mine, u64::MAX, 3, vec![]);
+    // The position behind the last epoch is the end of a job.
+    let told = progress(&mine, (1 << 48) + 1, 3, vec![]);
     table.refused("progress beyond all epochs", beaten(beat(client, session, vec![told]).await));
     let told = vec![progress(&mine, 0, 0, vec![]); 4_097];
     table.refused("progress of too many ranks", beaten(beat(client, session, told).await));
@@ -231,6 +238,8 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
             NotFound: there is no dataset `none`
         a job without an identity
             Invalid: the message lacks `identity`
+        a dynamic job with equal steps
+            Invalid: mode="dynamic" has tail="uneven" only: with equal steps no rank could take another's work; pass tail="uneven", or mode="deterministic" for tail="drop"
         a job of another identity
             Identity: job `train` exists with another identity: lanes is 2 there and 4 here; use another name, or the same values
         a start of no job
@@ -246,7 +255,7 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
         progress of nothing
             Invalid: the message lacks `lease`
         progress beyond all epochs
-            Invalid: there is no step 3 of epoch 18446744073709551615
+            Invalid: epoch must be at least 0 and below 2**48, not 281474976710657
         progress of too many ranks
             Invalid: `ranks` has 4097 entries; at most 4096 are allowed
         progress of another's rank
@@ -327,7 +336,7 @@ async fn a_session_that_ended_is_told_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_waits_for_groups_is_told_that_the_coordinator_stops() {
     let mut fixture = Fixture::start().await;
-    let (session, leases) = dynamic_with(&mut fixture, 2, shardfeed_plan::Tail::Uneven, 1).await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 1).await;
     let mut client = fixture.worker.clone();
     let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
     client.take_groups(all).await.unwrap();
