@@ -64,6 +64,8 @@ fn setup_to(setup: &Setup) -> wire::Setup {
         compressed: setup.compressed,
         remote: setup.remote,
         cached: setup.cached,
+        took_over: setup.took_over,
+        hold_bytes: setup.hold_bytes,
         prefetch_reason: reason_to(reasons.prefetch).into(),
         reading_reason: reason_to(reasons.reading).into(),
         computing_reason: reason_to(reasons.computing).into(),
@@ -82,6 +84,8 @@ fn setup_from(message: &wire::Setup) -> Setup {
         compressed: message.compressed,
         remote: message.remote,
         cached: message.cached,
+        took_over: message.took_over,
+        hold_bytes: message.hold_bytes,
         reasons: Reasons {
             prefetch: reason_from(message.prefetch_reason()),
             reading: reason_from(message.reading_reason()),
@@ -139,6 +143,7 @@ alike!(
         store_retries,
         store_bytes,
         cached_bytes,
+        suspect_images,
     }
 );
 
@@ -155,7 +160,14 @@ mod tests {
             reading: Reason::Asked,
             computing: Reason::LeftToTrainer,
         };
-        let setup = Setup { cores: 6, by_place: true, cached: true, reasons, ..Setup::default() };
+        let setup = Setup {
+            cores: 6,
+            by_place: true,
+            hold_bytes: 13,
+            took_over: true,
+            reasons,
+            ..Setup::default()
+        };
         let since_start = Spent { store_requests: 8, cached_bytes: 9, ..Spent::default() };
         let account = Account {
             setup,

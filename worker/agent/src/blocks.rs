@@ -1,9 +1,9 @@
 //! Blocks of remote files, kept on this host's disk for all its processes.
 //!
 //! A block is a file under a name that its place in a content makes, with a checksum that is looked at
-//! each time. Room is reserved, under a lock, before anything is written, so that what is there never
-//! passes the bound; whoever finds no room makes some, the longest unused first. A process that dies at
-//! any moment leaves at most room that is reserved and unused, which the next look at the folder frees.
+//! each time. A process reserves room by creating a file of the block's size while it holds a lock, so the
+//! blocks never exceed the bound. A process that finds no room removes the blocks that were unused for longest.
+//! A process that dies leaves at most its reserved file, which another process removes later.
 //! Nobody waits for the lock for long: what cannot be kept is not kept.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,8 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use shardfeed_plan::{ChangeStamp, Digest};
-
-use crate::error::LoadError;
 
 /// Bytes of a block; the last one of a file is shorter.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
@@ -62,18 +60,16 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
-    /// Blocks below `folder`, of at most `bytes_max` together.
-    ///
-    /// # Errors  The folder cannot be made.
-    pub(crate) fn open(folder: &Path, bytes_max: u64) -> Result<Self, LoadError> {
+    /// Blocks below `folder`, of at most `bytes_max` together; `None` if the folder cannot be made.
+    pub(crate) fn open(folder: &Path, bytes_max: u64) -> Option<Self> {
         let folder = folder.join("blocks");
-        fs::create_dir_all(&folder).map_err(|source| LoadError::Cache {
-            path: folder.clone(),
-            action: "make the folder",
-            source,
-        })?;
+        if let Err(error) = fs::create_dir_all(&folder) {
+            let folder = folder.display();
+            tracing::warn!(%folder, %error, "blocks cannot be kept, they are fetched each time");
+            return None;
+        }
         let (damaged, has_warned) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { folder, bytes_max, damaged, has_warned })
+        Some(Self { folder, bytes_max, damaged, has_warned })
     }
 
     /// A block, if it is there and whole.
@@ -107,26 +103,16 @@ impl BlockCache {
     }
 
     fn try_put(&self, key: BlockKey, block: &[u8]) -> io::Result<()> {
-        static PARTS: AtomicU64 = AtomicU64::new(0);
-        let bytes = room_of((HEAD_BYTES + block.len()) as u64);
         let path = self.path(key);
-        if bytes > self.bytes_max || path.exists() || !self.reserve(bytes)? {
+        let bytes = (HEAD_BYTES + block.len()) as u64;
+        if room_of(bytes) > self.bytes_max || path.exists() {
             return Ok(());
         }
-        let number = PARTS.fetch_add(1, Ordering::Relaxed);
-        let part = path.with_extension(format!("part-{}-{number}", std::process::id()));
-        let parent = path.parent().expect("a block is in a folder");
-        let written = fs::create_dir_all(parent).and_then(|()| {
-            let mut file = File::create(&part)?;
-            file.write_all(&head(key, block))?;
-            file.write_all(block)?;
-            fs::rename(&part, &path)
-        });
-        if written.is_err() {
-            // The part may be what fills the disk; if it cannot go either, there is no more to do.
-            let _ = fs::remove_file(&part);
-        }
-        written
+        let Some((mut file, part)) = self.reserve(&path, bytes)? else {
+            return Ok(());
+        };
+        let written = file.write_all(&head(key, block)).and_then(|()| file.write_all(block));
+        or_remove(&part, written.and_then(|()| fs::rename(&part, &path)))
     }
 
     fn path(&self, key: BlockKey) -> PathBuf {
@@ -134,24 +120,33 @@ impl BlockCache {
         self.folder.join(&name[..2]).join(&name[2..])
     }
 
-    /// Takes room for what will be written; false if others hold the lock for long.
-    fn reserve(&self, bytes: u64) -> io::Result<bool> {
+    /// Reserves room for a block of `bytes` that will be at `path`. Returns a file of that size and its temporary
+    /// path; `None` if there is no room, or if other processes hold the lock for long.
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<Option<(File, PathBuf)>> {
+        static PARTS: AtomicU64 = AtomicU64::new(0);
+        let room = room_of(bytes);
         let Some(used) = Used::lock(&self.folder)? else {
-            return Ok(false);
+            return Ok(None);
         };
         // A number that cannot be right is found out anew.
         let known = used.read()?.map_or_else(|| self.make_room(self.bytes_max), Ok)?;
-        let known = match known + bytes > self.bytes_max {
+        let known = match known + room > self.bytes_max {
             false => known,
             // A tenth at a time, so that a look at the folder is rare.
-            true => self.make_room((self.bytes_max - self.bytes_max / 10).saturating_sub(bytes))?,
+            true => self.make_room((self.bytes_max - self.bytes_max / 10).saturating_sub(room))?,
         };
-        if known + bytes > self.bytes_max {
+        if known + room > self.bytes_max {
             used.write(known)?;
-            return Ok(false);
+            return Ok(None);
         }
-        used.write(known + bytes)?;
-        Ok(true)
+        used.write(known + room)?;
+        let number = PARTS.fetch_add(1, Ordering::Relaxed);
+        let part = path.with_extension(format!("part-{}-{number}", std::process::id()));
+        fs::create_dir_all(path.parent().expect("a block is in a folder"))?;
+        // The lock is still held, so the next process that makes room counts this file.
+        let file = File::create(&part)?;
+        or_remove(&part, file.set_len(bytes))?;
+        Ok(Some((file, part)))
     }
 
     /// Removes what was unused for longest until at most `bytes` are left; returns what is.
@@ -251,6 +246,11 @@ fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     }
 }
 
+/// Removes a part that could not be written, as it may be what fills the disk. A failure to remove it is ignored.
+fn or_remove(part: &Path, written: io::Result<()>) -> io::Result<()> {
+    written.inspect_err(|_| drop(fs::remove_file(part)))
+}
+
 fn room_of(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE_BYTES)
 }
@@ -347,6 +347,21 @@ mod tests {
         let small = BlockCache::open(folder.path(), PAGE_BYTES).unwrap();
         small.put(key(500), &[0; 5000]);
         assert!(small.get(key(500)).is_none(), "larger than all there is room for");
+    }
+
+    #[test]
+    fn what_is_being_written_is_counted_by_whoever_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let most = 10 * PAGE_BYTES;
+        let cache = BlockCache::open(folder.path(), most).unwrap();
+        let (_, part) = cache.reserve(&cache.path(key(0)), 3000).unwrap().unwrap();
+        // Others find no room, and look at the folder.
+        for number in 1..30 {
+            cache.put(key(number), &[1; 3000]);
+            assert!(cache.get(key(number)).is_some());
+            let others = bytes_of(folder.path()) - room_of(fs::metadata(&part).unwrap().len());
+            assert!(others + room_of(3000) <= most, "after {number}");
+        }
     }
 
     #[test]

@@ -7,12 +7,12 @@
 //! ones. So what is found is appended, and a dataset that is scanned part by part is not written anew with
 //! each of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -73,13 +73,13 @@ impl From<CacheChoice> for CacheOptions {
 impl CacheOptions {
     /// Where bytes of remote files are kept, if they are.
     ///
-    /// # Errors  There is no folder for them, or it cannot be made.
+    /// # Errors  There is no folder for them.
     pub(crate) fn blocks(&self) -> Result<Option<Arc<BlockCache>>, LoadError> {
         if self.bytes == 0 {
             return Ok(None);
         }
         match self.folder.folder() {
-            Some(folder) => Ok(Some(Arc::new(BlockCache::open(&folder, self.bytes)?))),
+            Some(folder) => Ok(BlockCache::open(&folder, self.bytes).map(Arc::new)),
             None => Err(LoadError::Option(
                 "cache_bytes has no folder, as nothing is to be kept; name one by cache_dir".into(),
             )),
@@ -157,17 +157,18 @@ pub(crate) struct ScanLock {
 }
 
 impl Cache {
-    /// The cache of `root`, not read yet.
-    ///
-    /// # Errors  The cache folder cannot be made.
-    pub(crate) fn open(choice: &CacheChoice, root: &Path) -> Result<Self, LoadError> {
+    /// The cache of `root`, not read yet. One that cannot be used is one where nothing is kept.
+    pub(crate) fn open(choice: &CacheChoice, root: &Path) -> Self {
         let Some(folder) = choice.folder() else {
-            return Ok(Self::default());
+            return Self::default();
         };
         let folder = folder.join("index");
-        fs::create_dir_all(&folder).map_err(|source| failed(&folder, "make the folder", source))?;
+        if let Err(error) = fs::create_dir_all(&folder) {
+            warn(&folder, "make the folder", &error);
+            return Self::default();
+        }
         let name = Digest::of_parts([root.as_os_str().as_encoded_bytes()]).to_string();
-        Ok(Self { file: Some(folder.join(&name[..24])), ..Self::default() })
+        Self { file: Some(folder.join(&name[..24])), ..Self::default() }
     }
 
     /// Whether another look finds again what is kept now.
@@ -185,24 +186,30 @@ impl Cache {
         self.entries
     }
 
-    /// Reads what is kept, if somebody has written since. A damaged or older cache counts as empty: it is only
-    /// a cache.
-    ///
-    /// # Errors  The file is there but cannot be read.
-    pub(crate) fn refresh(&mut self) -> Result<(), LoadError> {
-        let Some(path) = &self.file else {
-            return Ok(());
+    /// Reads what is kept, if somebody has written since. A damaged or older cache, or one that cannot be
+    /// read, counts as empty: it is only a cache.
+    pub(crate) fn refresh(&mut self) {
+        let Some(path) = self.file.clone() else {
+            return;
         };
-        let read = |source| failed(path, "read the index cache", source);
-        let mut file = match File::open(path) {
-            Ok(file) => file,
+        match self.read(&path) {
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 (self.entries, self.seen) = (Entries::new(), None);
-                return Ok(());
             }
-            Err(error) => return Err(read(error)),
-        };
-        let metadata = file.metadata().map_err(read)?;
+            Err(error) => self.give_up(&path, "read the index cache", &error),
+        }
+    }
+
+    /// Nothing is kept on disk from here on.
+    fn give_up(&mut self, path: &Path, action: &'static str, error: &io::Error) {
+        warn(path, action, error);
+        self.file = None;
+    }
+
+    fn read(&mut self, path: &Path) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        let metadata = file.metadata()?;
         let (device, inode) = (metadata.dev(), metadata.ino());
         let known = self.seen.filter(|seen| (seen.device, seen.inode) == (device, inode));
         let from = known.map_or(0, |seen| seen.bytes);
@@ -210,8 +217,8 @@ impl Cache {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(from)).map_err(read)?;
-        file.read_to_end(&mut bytes).map_err(read)?;
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut bytes)?;
         if known.is_none() {
             self.entries = Entries::new();
         }
@@ -230,30 +237,24 @@ impl Cache {
         Ok(())
     }
 
-    /// Adds what was found, under the lock and after a look: appended, or with all the rest written anew.
-    ///
-    /// # Errors  It cannot be written; what was there before stays.
-    pub(crate) fn add(&mut self, found: Entries) -> Result<(), LoadError> {
+    /// Adds what was found, under the lock and after a look: appended, or with all the rest written anew. If
+    /// it cannot be written, what is on disk stays.
+    pub(crate) fn add(&mut self, found: Entries) {
         let Some(path) = self.file.clone() else {
             self.entries.extend(found);
-            return Ok(());
+            return;
         };
         let segment = encode_segment(&found);
         self.entries.extend(found);
-        let added = match self.seen {
-            Some(seen) => append(&path, seen, &segment),
-            None => Ok(None),
-        };
-        let added = added.map_err(|source| failed(&path, "write the index cache", source))?;
-        self.seen = match added {
-            Some(seen) => Some(seen),
-            None => Some(self.save(&path)?),
-        };
-        Ok(())
+        let appended = self.seen.map_or(Ok(None), |seen| append(&path, seen, &segment));
+        match appended.and_then(|seen| seen.map_or_else(|| self.save(&path), Ok)) {
+            Ok(seen) => self.seen = Some(seen),
+            Err(error) => self.give_up(&path, "write the index cache", &error),
+        }
     }
 
     /// Replaces what is kept, atomically.
-    fn save(&self, path: &Path) -> Result<Seen, LoadError> {
+    fn save(&self, path: &Path) -> io::Result<Seen> {
         let part = path.with_extension(format!("{PART}{}", std::process::id()));
         let bytes = encode(&self.entries);
         let written = (|| {
@@ -263,10 +264,9 @@ impl Cache {
             fs::rename(&part, path)?;
             file.metadata()
         })();
-        let metadata = written.map_err(|source| {
+        let metadata = written.inspect_err(|_| {
             // The part may be what fills the disk; if it cannot go either, there is no more to do.
             let _ = fs::remove_file(&part);
-            failed(path, "write the index cache", source)
         })?;
         let (device, inode, bytes) = (metadata.dev(), metadata.ino(), bytes.len() as u64);
         Ok(Seen { device, inode, bytes, whole: bytes })
@@ -275,9 +275,9 @@ impl Cache {
     /// Waits for the right to scan.
     /// - `waiting`: called while another process has it; returning `false` gives up.
     ///
-    /// - Gives `None` where nothing is kept.
+    /// - Gives `None` where nothing is kept, and where there are no locks: then several may scan the same.
     ///
-    /// # Errors  `Interrupted`; the lock file cannot be made.
+    /// # Errors  `Interrupted`.
     pub(crate) fn lock(
         &self,
         mut waiting: impl FnMut() -> bool,
@@ -285,12 +285,14 @@ impl Cache {
         let Some(path) = self.file.as_ref().map(|file| file.with_extension("lock")) else {
             return Ok(None);
         };
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(|source| failed(&path, "make the lock file", source))?;
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                warn(&path, "make the lock file", &error);
+                return Ok(None);
+            }
+        };
         loop {
             match file.try_lock() {
                 Ok(()) => {
@@ -299,8 +301,9 @@ impl Cache {
                 }
                 Err(TryLockError::WouldBlock) if !waiting() => return Err(LoadError::Interrupted),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
-                Err(TryLockError::Error(source)) => {
-                    return Err(failed(&path, "lock the index cache", source));
+                Err(TryLockError::Error(error)) => {
+                    warn_of(&path, "lock the index cache", &error, UNLOCKED);
+                    return Ok(None);
                 }
             }
         }
@@ -332,8 +335,26 @@ impl Cache {
     }
 }
 
-fn failed(path: &Path, action: &'static str, source: io::Error) -> LoadError {
-    LoadError::Cache { path: path.to_path_buf(), action, source }
+/// What it costs that nothing can be kept in a folder, and what to do.
+const UNKEPT: &str = "the files are read as a whole at each start, by each process of this host; make the folder \
+    writable and free some space, or set SHARDFEED_CACHE_DIR to another one";
+
+/// What it costs that a folder has no locks, and what to do.
+const UNLOCKED: &str = "processes of this host that start together each read the files as a whole; set \
+    SHARDFEED_CACHE_DIR to a folder on a file system with locks";
+
+/// Says once for each folder that nothing can be kept there.
+fn warn(path: &Path, action: &'static str, error: &io::Error) {
+    warn_of(path, action, error, UNKEPT);
+}
+
+/// Says once for each folder what it costs that something cannot be done there.
+fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static str) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let folder = path.parent().unwrap_or(path).to_path_buf();
+    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder) {
+        tracing::warn!("{}: cannot {action}: {error}; {cost}", path.display());
+    }
 }
 
 /// Appends to the file that was read; `None`: it is another one by now, ends in what is no segment, or it is
@@ -453,7 +474,7 @@ mod tests {
     use super::*;
 
     fn open(folder: &Path) -> Cache {
-        Cache::open(&CacheChoice::Folder(folder.into()), Path::new("/data")).unwrap()
+        Cache::open(&CacheChoice::Folder(folder.into()), Path::new("/data"))
     }
 
     fn entries(path: &str) -> Entries {
@@ -499,11 +520,11 @@ mod tests {
         let mut cache = open(folder.path());
         let lock = cache.lock(|| false).unwrap();
         assert!(matches!(cache.lock(|| false), Err(LoadError::Interrupted)));
-        cache.add(entries("a")).unwrap();
+        cache.add(entries("a"));
         drop(lock);
         cache.lock(|| false).unwrap();
         let mut other = open(folder.path());
-        other.refresh().unwrap();
+        other.refresh();
         assert_eq!(other.entries().len(), 1);
     }
 
@@ -512,19 +533,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut one, mut other) = (open(folder.path()), open(folder.path()));
         let file = one.file.clone().unwrap();
-        let mut inodes = std::collections::BTreeSet::new();
+        let mut inodes = BTreeSet::new();
         for number in 0..100 {
             let (writes, reads) =
                 if number % 2 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
-            writes.refresh().unwrap();
-            writes.add(entries(&number.to_string())).unwrap();
-            reads.refresh().unwrap();
+            writes.refresh();
+            writes.add(entries(&number.to_string()));
+            reads.refresh();
             assert_eq!(reads.entries().len(), number + 1);
             inodes.insert(fs::metadata(&file).unwrap().ino());
         }
         assert_eq!(inodes.len(), 1, "it was never written anew");
         let mut third = open(folder.path());
-        third.refresh().unwrap();
+        third.refresh();
         assert_eq!(third.entries().len(), 100);
     }
 
@@ -532,17 +553,17 @@ mod tests {
     fn what_was_not_written_to_its_end_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let mut cache = open(folder.path());
-        cache.add(entries("a")).unwrap();
+        cache.add(entries("a"));
         let file = cache.file.clone().unwrap();
         let mut bytes = fs::read(&file).unwrap();
         let whole = bytes.len();
         bytes.extend_from_slice(&encode_segment(&entries("b"))[..20]);
         fs::write(&file, &bytes).unwrap();
         let mut other = open(folder.path());
-        other.refresh().unwrap();
+        other.refresh();
         assert_eq!((other.entries().len(), other.seen.unwrap().bytes), (1, whole as u64));
-        other.add(entries("c")).unwrap();
-        cache.refresh().unwrap();
+        other.add(entries("c"));
+        cache.refresh();
         assert_eq!(cache.entries().keys().collect::<Vec<_>>(), ["a", "c"]);
     }
 
@@ -557,13 +578,13 @@ mod tests {
         };
         // The same is found again and again: what it replaces does not stay for ever.
         for _ in 0..10 {
-            cache.add(same(&mut many(0))).unwrap();
+            cache.add(same(&mut many(0)));
         }
         let once = encode(&same(&mut many(0))).len() as u64;
         let size = fs::metadata(&file).unwrap().len();
         assert!(size <= 2 * once + APPENDED_MIN, "{size} bytes, once {once}");
         let mut other = open(folder.path());
-        other.refresh().unwrap();
+        other.refresh();
         assert_eq!(other.entries().len(), 4000);
     }
 
@@ -571,9 +592,9 @@ mod tests {
     fn what_a_process_left_behind_that_died_while_it_wrote_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let choice = CacheChoice::Folder(folder.path().into());
-        let of = |root: &str| Cache::open(&choice, Path::new(root)).unwrap();
+        let of = |root: &str| Cache::open(&choice, Path::new(root));
         let (mut cache, other) = (of("/data"), of("/other"));
-        cache.add(entries("a")).unwrap();
+        cache.add(entries("a"));
         let old = std::time::SystemTime::now() - 2 * PART_AGE;
         let part = |cache: &Cache, process: u32, is_old: bool| {
             let path = cache.file.as_ref().unwrap().with_extension(format!("part-{process}"));
@@ -591,7 +612,7 @@ mod tests {
         assert!(!left.exists());
         assert!(fresh.exists(), "a part may be of another host, which is writing it");
         assert!(others.exists(), "that is for whoever has its lock");
-        cache.refresh().unwrap();
+        cache.refresh();
         assert_eq!(cache.entries().len(), 1, "the cache stays, however old");
         drop(lock);
         other.lock(|| false).unwrap();
@@ -599,19 +620,17 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named_with_a_way_out() {
+    fn a_folder_that_cannot_be_used_keeps_nothing_and_refuses_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, b"").unwrap();
-        let error = Cache::open(&CacheChoice::Folder(file), Path::new("/data")).unwrap_err();
-        let told =
-            |error: LoadError| error.to_string().replace(folder.path().to_str().unwrap(), "DIR");
-        assert_eq!(
-            told(error),
-            "DIR/file/index: cannot make the folder: Not a directory (os error 20); make the \
-             folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that is, or \
-             to `off` to scan the files at every start"
-        );
+        let mut nowhere = Cache::open(&CacheChoice::Folder(file.clone()), Path::new("/data"));
+        nowhere.refresh();
+        assert!(!nowhere.is_kept() && nowhere.lock(|| false).unwrap().is_none());
+        nowhere.add(entries("a"));
+        assert_eq!(nowhere.entries().len(), 1, "what was found is used");
+        let blocks = CacheOptions { folder: CacheChoice::Folder(file), bytes: 1 };
+        assert!(blocks.blocks().unwrap().is_none());
         let nowhere = CacheOptions { folder: CacheChoice::Off, bytes: 1 };
         assert_eq!(
             nowhere.blocks().unwrap_err().to_string(),
@@ -620,28 +639,18 @@ mod tests {
         // Where its files should be there are folders.
         let mut cache = open(folder.path());
         let path = cache.file.clone().unwrap();
-        fs::create_dir(&path).unwrap();
         fs::create_dir(path.with_extension("lock")).unwrap();
-        let said = [
-            cache.refresh().unwrap_err(),
-            cache.lock(|| false).map(drop).unwrap_err(),
-            cache.add(Entries::new()).unwrap_err(),
-        ];
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let said = said.map(|error| told(error).replace(&name, "NAME"));
-        assert_eq!(
-            said,
-            [
-                "DIR/index/NAME: cannot read the index cache: Is a directory (os error 21); make \
-                 the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that \
-                 is, or to `off` to scan the files at every start",
-                "DIR/index/NAME.lock: cannot make the lock file: Is a directory (os error 21); \
-                 make the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder \
-                 that is, or to `off` to scan the files at every start",
-                "DIR/index/NAME: cannot write the index cache: Is a directory (os error 21); make \
-                 the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that \
-                 is, or to `off` to scan the files at every start",
-            ]
-        );
+        assert!(cache.lock(|| false).unwrap().is_none());
+        cache.add(entries("a"));
+        assert!(cache.is_kept() && path.is_file(), "it is kept without a lock");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let mut cache = open(folder.path());
+        cache.refresh();
+        assert!(!cache.is_kept());
+        let mut cache = open(folder.path());
+        cache.add(entries("a"));
+        assert!(!cache.is_kept() && cache.entries().len() == 1);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "no part is left");
     }
 }

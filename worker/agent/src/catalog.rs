@@ -9,22 +9,33 @@ use shardfeed_proto::chunk::{EntriesChunk, FileEntry, LeftOutEntry, REASON_BYTES
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
+use shardfeed_socket::Peer;
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::cache::CacheOptions;
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
-use crate::dataset::{Dataset, FileRules, LeftOut, leave_out};
+use crate::dataset::{Dataset, DatasetFile, FileRules, LeftOut, leave_out};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, Seed, Seeds, look, stamp};
+use crate::index::{ScanProgress, ScanStage, Seed, Seeds, local_stamps};
+use crate::listing::Listing;
+use crate::opening::Openings;
 use crate::remote::is_remote;
+use crate::rights::{Rights, user_of};
 
 /// Waits between looks at a dataset that is being scanned: the first, and the longest.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// Datasets that are kept in mind while somebody uses them.
 const OPEN_MAX: usize = 64;
+
+/// Storage that does not answer for so long is reported.
+const IDLE_SHOWN: Duration = Duration::from_secs(2);
+
+/// Listings that are sent at most: the first without its chunks, others where the leader changed after they
+/// were put.
+const LISTINGS_MAX: u32 = 5;
 
 /// What a trainer asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,32 +80,61 @@ pub struct Catalog {
     session: Arc<Session>,
     cache: CacheOptions,
     open: Mutex<Vec<(String, ContentDigest, Weak<Dataset>)>>,
+    openings: Openings,
 }
 
 impl Catalog {
     /// A catalog of the session's cluster.
     /// - `cache`: where indexes are kept on this host.
     pub fn new(session: Arc<Session>, cache: CacheOptions) -> Self {
-        Self { session, cache, open: Mutex::default() }
+        Self { session, cache, open: Mutex::default(), openings: Openings::default() }
     }
 
     /// Opens a dataset; one that is not registered or scanned yet is, first.
+    /// - `peer`: the trainer's process, which must be able to read the files, too; `None`: this one.
     ///
     /// # Errors  No such dataset or files; a file is damaged or not the one that was scanned; nobody
     /// answers; `Interrupted`.
-    pub fn open(&self, source: &Source, progress: Progress<'_>) -> Result<Opened, LoadError> {
+    pub fn open(
+        &self,
+        source: &Source,
+        peer: Option<Peer>,
+        progress: Progress<'_>,
+    ) -> Result<Opened, LoadError> {
+        let wanted = (source.clone(), user_of(peer));
+        self.openings.open(&wanted, progress, |progress| self.open_alone(source, peer, progress))
+    }
+
+    fn open_alone(
+        &self,
+        source: &Source,
+        peer: Option<Peer>,
+        progress: Progress<'_>,
+    ) -> Result<Opened, LoadError> {
+        let roots = self.session.data_roots();
         let name = match source {
             Source::Named(name) => name.clone(),
-            Source::Files { patterns, rules } => self.register(patterns, *rules, progress)?,
+            Source::Files { patterns, rules } => {
+                let rights = Rights::of(roots, peer, patterns)?;
+                self.register(patterns, *rules, &rights, progress)?
+            }
         };
         let described = self.when_ready(&name, progress)?;
+        let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
         let content = digest_from("content", &described.content).map_err(invalid)?;
         let rules = rules_of(&described.compression, &described.corrupt)?;
-        if let Some(dataset) = self.known(&name, content) {
+        if let Some(dataset) = self.known(&name, content, &rights, progress)? {
+            self.check(
+                &rights,
+                dataset.root(),
+                dataset.manifest().shards().iter().map(|s| &s.path),
+                progress,
+            )?;
             return Ok(Opened { name, rules, dataset });
         }
         let entries = self.entries(&described, progress)?;
-        let dataset = self.index(&described, rules, &entries, progress)?;
+        self.check(&rights, Path::new(&described.root), entries.iter().map(|e| &e.path), progress)?;
+        let dataset = self.index(&described, rules, &entries, rights, progress)?;
         if dataset.manifest().digest() != content {
             let message = format!(
                 "dataset `{name}`: what its chunks hold is not its content; add it under another name"
@@ -109,60 +149,104 @@ impl Catalog {
         Ok(Opened { name, rules, dataset })
     }
 
-    fn known(&self, name: &str, content: ContentDigest) -> Option<Arc<Dataset>> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |entry: &&(String, ContentDigest, Weak<Dataset>)| entry.0 == name && entry.1 == content;
-        let dataset = open.iter().find(same)?.2.upgrade()?;
-        if dataset.is_remote() {
-            // Whatever a store sends is compared with the stamp that was indexed.
-            return Some(dataset);
+    /// Refuses files that the trainer's user cannot read.
+    fn check<'a>(
+        &self,
+        rights: &Rights,
+        root: &Path,
+        paths: impl Iterator<Item = &'a String>,
+        progress: Progress<'_>,
+    ) -> Result<(), LoadError> {
+        if *rights == Rights::Own {
+            return Ok(());
         }
-        // A file that was written anew since is looked at again.
-        let fresh =
-            |file: &crate::DatasetFile| stamp(&file.path).is_ok_and(|now| now == file.stamp);
-        dataset.files().iter().all(fresh).then_some(dataset)
+        let mut idle = idle(format!("opening files below {}", root.display()), progress);
+        let (checks, root, paths) =
+            (rights.clone(), root.to_owned(), paths.cloned().collect::<Vec<_>>());
+        rights.run(&mut idle, move |go_on| checks.check(&root, &paths, go_on))
     }
 
-    /// Registers files under a name that is made of what they look like now.
+    fn known(
+        &self,
+        name: &str,
+        content: ContentDigest,
+        rights: &Rights,
+        progress: Progress<'_>,
+    ) -> Result<Option<Arc<Dataset>>, LoadError> {
+        let dataset = {
+            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = open.iter().filter(|entry| entry.0 == name && entry.1 == content);
+            let mut same = same.filter_map(|entry| entry.2.upgrade());
+            // Its files are opened later with the rights that it was opened with.
+            same.find(|dataset| dataset.rights() == rights)
+        };
+        // Whatever a store sends is compared with the stamp that was indexed.
+        let Some(dataset) = dataset else { return Ok(None) };
+        if dataset.is_remote() {
+            return Ok(Some(dataset));
+        }
+        // A file that was written anew since is looked at again.
+        let paths = dataset.files().iter().map(|file| file.path.clone()).collect();
+        let mut waiting = waiting(progress);
+        let now = local_stamps(paths, &mut || waiting(""))?;
+        let is_same = |(file, now): (&DatasetFile, &Result<ChangeStamp, LoadError>)| {
+            now.as_ref().is_ok_and(|now| *now == file.stamp)
+        };
+        Ok(dataset.files().iter().zip(&now).all(is_same).then_some(dataset))
+    }
+
+    /// Registers files, under the name that the coordinator gives to just these.
     fn register(
         &self,
         patterns: &[String],
         rules: FileRules,
+        rights: &Rights,
         progress: Progress<'_>,
     ) -> Result<String, LoadError> {
-        let FileRules { compression, corrupt } = rules;
-        let found = {
-            let mut waiting = waiting(progress);
-            discover(patterns, &mut || waiting(""))?
+        let listing = {
+            let (patterns, checks) = (patterns.to_vec(), rights.clone());
+            let mut idle =
+                idle(format!("listing {}", patterns.first().map_or("", String::as_str)), progress);
+            rights.run(&mut idle, move |go_on| {
+                let found = discover(&patterns, go_on)?;
+                checks.check(&found.root, &found.paths, go_on)?;
+                Listing::of(found, go_on)
+            })?
         };
-        let mut looks = vec![format!("{}\n{compression}\n", found.root.display())];
-        for (index, path) in found.paths.iter().enumerate() {
-            let look = match found.stamps.get(index) {
-                Some(stamp) => format!("{stamp:?}"),
-                None => look(&found.root.join(path))?,
-            };
-            looks.push(format!("{path}\0{look}\n"));
-        }
-        if corrupt.skips() {
-            // The same files under another policy are another dataset.
-            looks.push(format!("{corrupt}\n"));
-        }
-        let digest = Digest::of_parts(looks.iter().map(String::as_bytes)).to_string();
-        let name = format!("files-{}", &digest[..24]);
+        let FileRules { compression, corrupt } = rules;
         let mut waiting = waiting(progress);
-        self.session.coordinator().call(&mut waiting, |mut clients: Clients, context| {
-            let request = wire::AddDatasetRequest {
-                context,
-                name: name.clone(),
-                patterns: patterns.to_vec(),
-                compression: compression.to_string(),
-                corrupt: corrupt.to_string(),
-            };
-            Box::pin(async move { clients.admin.add_dataset(request).await })
-        })?;
-        self.session.look_for_scans();
-        Ok(name)
+        let mut attempt = 1;
+        loop {
+            let added =
+                self.session.coordinator().call(&mut waiting, |mut clients: Clients, context| {
+                    let request = wire::AddDatasetRequest {
+                        context,
+                        name: String::new(),
+                        patterns: vec![],
+                        compression: compression.to_string(),
+                        corrupt: corrupt.to_string(),
+                        listing: Some(wire::add_dataset_request::Listing {
+                            root: listing.root.clone(),
+                            parts: listing.wire_parts(),
+                        }),
+                    };
+                    Box::pin(async move { clients.admin.add_dataset(request).await })
+                });
+            match added {
+                Ok(wire::AddDatasetResponse { name }) => {
+                    self.session.look_for_scans();
+                    return Ok(name);
+                }
+                // Files that are known need no chunks; those of others are put, and again if another node leads by then.
+                Err(error) if error.kind == ErrorKind::NotFound && attempt < LISTINGS_MAX => {
+                    attempt += 1;
+                    for (_, content) in &listing.parts {
+                        put_chunk(&self.session, content, &mut waiting)?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn when_ready(&self, name: &str, progress: Progress<'_>) -> Result<wire::Dataset, LoadError> {
@@ -181,7 +265,12 @@ impl Catalog {
             match dataset.state() {
                 DatasetState::Ready => return Ok(dataset),
                 DatasetState::Failed => {
-                    return Err(WireError::from_message(dataset.failure).into());
+                    let mut failure = WireError::from_message(dataset.failure);
+                    // Whoever met a coordinator that does not answer asks again; this answer stays the same.
+                    if failure.kind == ErrorKind::Unreachable {
+                        failure.kind = ErrorKind::Data;
+                    }
+                    return Err(failure.into());
                 }
                 _ if !progress(&progress_of(&dataset)) => return Err(LoadError::Interrupted),
                 _ => {}
@@ -214,6 +303,7 @@ impl Catalog {
         described: &wire::Dataset,
         rules: FileRules,
         entries: &[FileEntry],
+        rights: Rights,
         progress: Progress<'_>,
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
@@ -228,7 +318,7 @@ impl Catalog {
         let seeds = seeds.collect::<Result<Seeds, _>>()?;
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let dataset = Dataset::index(found, rules, &self.cache, &seeds, &mut scanning)?;
+        let dataset = Dataset::index(found, rules, &self.cache, &seeds, rights, &mut scanning)?;
         for (shard, entry) in dataset.manifest().shards().iter().zip(entries) {
             if shard.digest != entry.digest || shard.records != entry.records {
                 return Err(other_content(&dataset, &described.name, entry));
@@ -259,6 +349,20 @@ pub(crate) fn get_chunk(
             Box::pin(async move { clients.worker.get_chunk(request).await })
         })?;
     Ok(response.content)
+}
+
+/// Stores a chunk; returns its digest.
+pub(crate) fn put_chunk(
+    session: &Session,
+    content: &[u8],
+    waiting: &mut dyn FnMut(&str) -> bool,
+) -> Result<Vec<u8>, WireError> {
+    let response: wire::PutChunkResponse =
+        session.coordinator().call(waiting, |mut clients: Clients, context| {
+            let request = wire::PutChunkRequest { context, content: content.to_vec() };
+            Box::pin(async move { clients.worker.put_chunk(request).await })
+        })?;
+    Ok(response.digest)
 }
 
 /// How a dataset's files are read, as it was registered.
@@ -341,7 +445,7 @@ fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
         bytes: dataset.bytes_scanned,
         bytes_total: dataset.bytes,
     };
-    OpenProgress { note: String::new(), scan }
+    OpenProgress { note: dataset.waiting.clone(), scan }
 }
 
 /// Tells a caller's progress what is waited for.
@@ -354,6 +458,19 @@ fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
         bytes_total: 0,
     };
     move |note| progress(&OpenProgress { note: note.to_owned(), scan })
+}
+
+/// Tells a caller's progress of storage that does not answer.
+fn idle<'a>(what: String, progress: Progress<'a>) -> impl FnMut(Duration) -> bool + 'a {
+    let stage = ScanStage::Scanning;
+    let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+    move |idle| {
+        let note = match idle >= IDLE_SHOWN {
+            true => format!("{what} made no progress for {} s", idle.as_secs()),
+            false => String::new(),
+        };
+        progress(&OpenProgress { note, scan })
+    }
 }
 
 pub(crate) fn invalid(error: impl std::fmt::Display) -> LoadError {

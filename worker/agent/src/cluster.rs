@@ -4,9 +4,11 @@ pub(crate) mod address;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod credentials;
+pub(crate) mod lease_clock;
 pub(crate) mod runtime;
 pub(crate) mod session;
 pub(crate) mod take;
+mod verdict;
 pub(crate) mod whereabouts;
 
 pub use address::{Address, Addresses};
@@ -15,5 +17,6 @@ pub use coordinator::{
     Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, Patience, Silence, Wire,
 };
 pub use credentials::{CredentialOptions, Credentials};
+pub use lease_clock::LeaseTime;
 pub use session::{Session, WorkerInfo};
 pub use whereabouts::Whereabouts;

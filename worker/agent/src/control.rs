@@ -7,8 +7,13 @@ use shardfeed_pipeline::Account;
 use shardfeed_plan::dynamic::Piece;
 use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Token};
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_socket::Peer;
 
 use crate::mend::Skipped;
+use crate::record_spec::EncodedSpec;
+
+/// How long an epoch waits for nothing but samples in doubt, if nobody says.
+pub const IN_DOUBT_GRACE: Duration = Duration::from_secs(60);
 
 /// A job as a rank wants to run it.
 #[derive(Clone, Debug)]
@@ -19,6 +24,8 @@ pub struct JobSpec {
     pub dataset: String,
     /// What fixes its order.
     pub identity: JobIdentity,
+    /// What becomes of a record; its digest is in the identity.
+    pub record_spec: Arc<EncodedSpec>,
 }
 
 /// Asks for the right to serve one rank from one position on.
@@ -44,6 +51,32 @@ pub struct LeaseRequest {
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.
     pub segments: Vec<Segment>,
+    /// Of a dynamic job: what becomes of samples in doubt.
+    pub doubt: DoubtPolicy,
+    /// The trainer's process, where it is another one than the worker's.
+    pub peer: Option<Peer>,
+}
+
+/// What becomes of samples that a trainer which does not come back may have consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoubtPolicy {
+    /// Whether no rank gets them; else other ranks do.
+    pub is_drop: bool,
+    /// How long an epoch waits for nothing else before that is decided.
+    pub grace: Duration,
+}
+
+impl DoubtPolicy {
+    /// As a trainer says; `grace_ms`: the default if it does not.
+    pub(crate) fn new(is_drop: bool, grace_ms: Option<u64>) -> Self {
+        Self { is_drop, grace: grace_ms.map_or(IN_DOUBT_GRACE, Duration::from_millis) }
+    }
+}
+
+impl Default for DoubtPolicy {
+    fn default() -> Self {
+        Self::new(false, None)
+    }
 }
 
 /// The right of one incarnation of a worker to serve one rank.
@@ -88,6 +121,8 @@ pub struct Take {
     pub known: u64,
     /// Samples that it would like to have beyond `started`; 0: it only tells.
     pub wants: u64,
+    /// Samples beyond what its trainer consumed that shall lie before the horizon; a batch always does.
+    pub ahead: u64,
     /// Answer to a revocation: it keeps its list up to this position.
     pub released: Option<u64>,
     /// The answer may wait so long for something to tell.
@@ -103,12 +138,14 @@ pub struct Grant {
     pub pieces: Vec<Piece>,
     /// Samples of the whole list.
     pub samples: u64,
+    /// Position of the list up to which samples may be delivered to the trainer.
+    pub horizon: u64,
+    /// Version of the list that the horizon counts for.
+    pub version: u64,
     /// Positions at which a short batch ends, ascending.
     pub closed: Vec<u64>,
     /// What is not begun is asked back from this position on.
     pub revoke_from: Option<u64>,
-    /// Samples that the rank will have, padding included; `None` with `tail="uneven"`.
-    pub quota: Option<u64>,
     /// Whether it gets nothing more in this epoch.
     pub ended: bool,
     /// Step of the epoch that the list's first batch is.
@@ -120,8 +157,13 @@ pub struct Grant {
 pub enum News {
     /// Something that was granted is asked back.
     Revoked,
-    /// The trainer consumed something.
-    Consumed,
+    /// The trainer consumed everything before a step.
+    Consumed {
+        /// The epoch.
+        epoch: u64,
+        /// The step.
+        step: u64,
+    },
     /// The lease is no longer good.
     Ended,
 }
@@ -220,8 +262,12 @@ pub trait Control: Send + Sync {
         None
     }
 
+    /// Notes the error with which the rank ends, for [`Control::release`] to report. Never waits.
+    fn report_failure(&self, _lease: &Lease, _failure: &str) {}
+
     /// The rank is no longer served. Never waits.
-    fn release(&self, lease: &Lease);
+    /// - `is_told`: its trainer has said how far it came; else what it was given beyond that is in doubt.
+    fn release(&self, lease: &Lease, is_told: bool);
 
     /// Whether it has granted something without the word of whoever assigns work, and could not tell of
     /// it yet: only this control can, so its ranks stay with it until then.

@@ -14,6 +14,7 @@ use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
+use crate::rights::Rights;
 
 /// A dataset's manifest and what is known of each file, both in manifest order.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Dataset {
     files: Vec<DatasetFile>,
     blocks: Option<Arc<BlockCache>>,
     left_out: Vec<LeftOut>,
+    rights: Rights,
 }
 
 /// How files are read.
@@ -86,9 +88,8 @@ impl Dataset {
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let listing = ScanProgress::listing();
-        let found = discover(patterns, &mut || progress(listing))?;
-        Self::index(found, rules.into(), cache, &Seeds::new(), progress)
+        let found = discover(patterns, &mut |_| progress(ScanProgress::listing(0)))?;
+        Self::index(found, rules.into(), cache, &Seeds::new(), Rights::Own, progress)
     }
 
     /// Indexes known files of a folder.
@@ -103,20 +104,22 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let found = Found { root, paths, stamps: Vec::new() };
-        Self::index(found, rules, cache, &Seeds::new(), progress)
+        Self::index(found, rules, cache, &Seeds::new(), Rights::Own, progress)
     }
 
     /// As [`Dataset::open`], with what others found: files that look as they did then are not
     /// scanned.
+    /// - `rights`: with which its files are opened, now and later.
     pub(crate) fn index(
         found: Found,
         rules: FileRules,
         cache: &CacheOptions,
         seeds: &Seeds,
+        rights: Rights,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
-        let entries = index_files(&found, rules, cache, seeds, progress)?;
+        let entries = index_files(&found, rules, cache, seeds, &rights, progress)?;
         let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
         pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let mut shards = Vec::with_capacity(pairs.len());
@@ -138,7 +141,8 @@ impl Dataset {
             let digest = Digest::from_bytes(entry.index.digest);
             shards.push(Shard { path, records: entry.index.records, digest });
         }
-        Ok(Self { root: found.root, manifest: Manifest::new(shards)?, files, blocks, left_out })
+        let (root, manifest) = (found.root, Manifest::new(shards)?);
+        Ok(Self { root, manifest, files, blocks, left_out, rights })
     }
 
     /// The folder that its shards' paths are relative to, or its URL.
@@ -190,6 +194,11 @@ impl Dataset {
         let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
         let bytes: u64 = self.files.iter().map(|f| f.data_bytes + framing * f.records).sum();
         bytes.div_ceil(self.files.len().max(1) as u64)
+    }
+
+    /// With which its files are opened.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
     }
 
     /// Where bytes of its files are kept, if they are remote and that is wanted.

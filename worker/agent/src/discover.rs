@@ -3,12 +3,16 @@
 mod list;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use glob::{MatchOptions, Pattern};
 use shardfeed_plan::{ChangeStamp, ManifestError};
 
 use crate::error::LoadError;
+use crate::looks::{aside, each, moved};
 use crate::remote;
 
 pub use list::absolute_pattern;
@@ -24,26 +28,38 @@ pub struct Found {
     pub stamps: Vec<ChangeStamp>,
 }
 
+impl Found {
+    /// Absolute paths, or URLs, in the order of `paths`.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.paths.iter().map(|path| self.root.join(path)).collect()
+    }
+}
+
 /// Finds the files that `patterns` name: paths, URLs (`file://`, `s3://`, `gs://`, `az://`, `http://`,
 /// `https://`), or globs (`*`, `?`, `[a-z]`, `**`). A glob passes over folders and over names that start
 /// with a dot, unless it says the dot. Web servers list nothing: there a range in braces stands for its
 /// numbers (`x-{00..99}`). `@LIST` stands for the files that the lines of a local text name, which may be
 /// relative to its folder.
-/// - `go_on`: asked now and then while a store is waited for; `false` gives up.
+/// - `go_on`: asked ten times a second, and told whether anything was found since; each question to a store counts
+///   as such, for they end by themselves. `false` gives up.
 ///
 /// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store refuses;
 /// `Interrupted`.
-pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<Found, LoadError> {
+pub fn discover(
+    patterns: &[String],
+    go_on: &mut dyn FnMut(bool) -> bool,
+) -> Result<Found, LoadError> {
     if patterns.is_empty() {
         return Err(LoadError::NotFound(
             "the list of files is empty; name one file at least".into(),
         ));
     }
-    let patterns = &list::with_lists(patterns)?;
+    let written = patterns.to_vec();
+    let patterns = &aside(&mut moved(go_on), move || list::with_lists(&written))??;
     let is_remote = |pattern: &&String| local(pattern).is_none();
     match patterns.iter().filter(is_remote).count() {
         0 => {}
-        count if count == patterns.len() => return discover_remote(patterns, go_on),
+        count if count == patterns.len() => return discover_remote(patterns, &mut || go_on(true)),
         _ => {
             return Err(LoadError::NotFound(
                 "some files are local and others are not; a dataset's files are all local, or all in \
@@ -53,8 +69,21 @@ pub fn discover(patterns: &[String], go_on: &mut dyn FnMut() -> bool) -> Result<
         }
     }
     let mut files = Vec::new();
-    for pattern in patterns {
-        files.extend(matches(local(pattern).expect("no pattern is remote"))?);
+    let paths = patterns.iter().map(|pattern| local(pattern).expect("no pattern is remote"));
+    let paths = paths.map(ToOwned::to_owned).collect();
+    // A walk is one look, however much it finds; it ends when nobody waits for it.
+    let walked = Arc::new(AtomicUsize::new(0));
+    let of = Arc::downgrade(&walked);
+    let found = {
+        let mut tell = moved(go_on);
+        let asked = &mut |done: usize| tell(done + walked.load(Ordering::Relaxed));
+        each(paths, asked, move |pattern: &String| matches(pattern, &of))?
+    };
+    for found in found {
+        match found? {
+            Matches::File(path) => files.push(path),
+            Matches::Glob(glob) => files.extend(glob.files(go_on)?),
+        }
     }
     files.sort();
     if let Some(pair) = files.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -114,16 +143,39 @@ fn local(pattern: &str) -> Option<&str> {
     }
 }
 
-fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
+/// What a pattern names.
+enum Matches {
+    File(PathBuf),
+    Glob(Glob),
+}
+
+/// What a glob matches.
+struct Glob {
+    pattern: String,
+    /// As it was looked for.
+    text: String,
+    /// Files, and folders.
+    found: Vec<PathBuf>,
+}
+
+const STRICT: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// - `walked`: counts what is walked over; gone: nobody waits for it.
+fn matches(pattern: &str, walked: &Weak<AtomicUsize>) -> Result<Matches, LoadError> {
     let path = absolute(Path::new(pattern))?;
-    if path.is_dir() {
-        return Err(LoadError::NotFound(format!(
-            "{pattern}: is a folder; name its files, for example {}",
-            Path::new(pattern).join("*.tfrecord").display()
-        )));
-    }
-    if path.exists() {
-        return Ok(vec![path]);
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => {
+            return Err(LoadError::NotFound(format!(
+                "{pattern}: is a folder; name its files, for example {}",
+                Path::new(pattern).join("*.tfrecord").display()
+            )));
+        }
+        Ok(_) => return Ok(Matches::File(settled(path)?)),
+        Err(_) => {}
     }
     if !pattern.contains(['*', '?', '[']) {
         return Err(LoadError::NotFound(format!(
@@ -131,11 +183,6 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
             path.display()
         )));
     }
-    let strict = MatchOptions {
-        case_sensitive: true,
-        require_literal_separator: true,
-        require_literal_leading_dot: true,
-    };
     let text = if Path::new(pattern).is_absolute() {
         pattern.to_owned()
     } else {
@@ -143,28 +190,64 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, LoadError> {
         let here = here.to_str().expect("checked: UTF-8").trim_end_matches("/.");
         format!("{}/{pattern}", Pattern::escape(here))
     };
-    // Its own look for leading dots panics at a name that is not UTF-8; without, it passes over it.
-    let walk = MatchOptions { require_literal_leading_dot: false, ..strict };
     let bad = |error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}"));
-    let found = glob::glob_with(&text, walk).map_err(bad)?;
+    let found = walk(&text).map_err(bad)?;
     let whole = Pattern::new(&plain(Path::new(&text)).to_string_lossy()).map_err(bad)?;
-    let mut files = Vec::new();
+    let mut matched = Vec::new();
     for entry in found {
+        walked.upgrade().ok_or(LoadError::Interrupted)?.fetch_add(1, Ordering::Relaxed);
         let file = entry.map_err(|error| LoadError::Io {
             file: error.path().display().to_string(),
             source: error.into(),
         })?;
-        if whole.matches_path_with(&plain(&file), strict) && !file.is_dir() {
-            files.push(file);
+        if whole.matches_path_with(&plain(&file), STRICT) {
+            matched.push(file);
         }
     }
-    refuse_odd_names(&files, |name| whole.matches_with(name, strict))?;
-    if files.is_empty() {
-        return Err(LoadError::NotFound(format!(
-            "{pattern}: no file matches (looked for {text}); check the pattern and the folder"
-        )));
+    refuse_odd_names(&text, &matched, |name| whole.matches_with(name, STRICT))?;
+    Ok(Matches::Glob(Glob { pattern: pattern.to_owned(), text, found: matched }))
+}
+
+fn walk(text: &str) -> Result<glob::Paths, glob::PatternError> {
+    // Its own look for leading dots panics at a name that is not UTF-8; without, it passes over it.
+    glob::glob_with(text, MatchOptions { require_literal_leading_dot: false, ..STRICT })
+}
+
+impl Glob {
+    /// The files among what it matches.
+    fn files(self, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Vec<PathBuf>, LoadError> {
+        let Self { pattern, text, found } = self;
+        let look = |path: &PathBuf| (!path.is_dir()).then(|| settled(path.clone()));
+        let files = each(found, &mut moved(go_on), look)?;
+        let files = files.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+        if files.is_empty() {
+            return Err(LoadError::NotFound(format!(
+                "{pattern}: no file matches (looked for {text}); check the pattern and the folder"
+            )));
+        }
+        Ok(files)
     }
-    Ok(files)
+}
+
+/// A path without `..`, so that a file has one name however it was found.
+fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
+    if !path.components().any(|part| part == Component::ParentDir) {
+        return Ok(path);
+    }
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => _ = plain.pop(),
+            part => plain.push(part),
+        }
+    }
+    let inode = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    // Behind a symbolic link `..` leads elsewhere.
+    if inode(&plain).is_some() && inode(&plain) == inode(&path) {
+        return Ok(plain);
+    }
+    let error = |source| LoadError::Io { file: path.display().to_string(), source };
+    std::fs::canonicalize(&path).map_err(error)
 }
 
 /// Without what stands twice or for nothing.
@@ -172,11 +255,20 @@ fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// Refuses a file beside the found ones that would be one of them if its name were UTF-8: nobody would
-/// see that it is left out.
-fn refuse_odd_names(files: &[PathBuf], is_meant: impl Fn(&str) -> bool) -> Result<(), LoadError> {
-    let folders: BTreeSet<&Path> = files.iter().filter_map(|file| file.parent()).collect();
-    for folder in folders {
+/// Refuses a file in a folder of the glob `text` that would match if its name were UTF-8: nobody would see
+/// that it is left out.
+fn refuse_odd_names(
+    text: &str,
+    found: &[PathBuf],
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<(), LoadError> {
+    let mut folders: BTreeSet<PathBuf> =
+        found.iter().filter_map(|file| file.parent()).map(Path::to_path_buf).collect();
+    // And those where nothing else matches.
+    let above = Path::new(text).parent().and_then(Path::to_str).unwrap_or("/");
+    let above = walk(above).into_iter().flatten().flatten();
+    folders.extend(above.filter(|folder| folder.is_dir()));
+    for folder in &folders {
         let entries = std::fs::read_dir(folder)
             .map_err(|source| LoadError::Io { file: folder.display().to_string(), source })?;
         for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_none()) {
@@ -228,7 +320,7 @@ mod tests {
     fn find(patterns: &[&str], folder: &Path) -> Result<Found, LoadError> {
         let patterns: Vec<_> =
             patterns.iter().map(|p| folder.join(p).to_str().unwrap().to_owned()).collect();
-        discover(&patterns, &mut || true)
+        discover(&patterns, &mut |_| true)
     }
 
     #[test]
@@ -246,6 +338,11 @@ mod tests {
         assert_eq!(hidden("a//.x-*").unwrap(), [".x-2.tfrecord"]);
         assert_eq!(hidden(".d/../.d/./x-*").unwrap(), ["x-4.tfrecord"]);
         assert_eq!(hidden("**/x-[04]*").unwrap(), ["x-0.tfrecord"]);
+        let found = find(&["b/../a/*.tfrecord"], folder.path()).unwrap();
+        assert_eq!(found.root, folder.path().join("a"));
+        std::os::unix::fs::symlink(folder.path().join("b/c"), folder.path().join("link")).unwrap();
+        let found = find(&["link/../c/x-3.tfrecord"], folder.path()).unwrap();
+        assert_eq!(found.root, folder.path().join("b/c").canonicalize().unwrap());
         let found = find(&["a/x-0.tfrecord", "b/**/*.tfrecord"], folder.path()).unwrap();
         assert_eq!(found.root, folder.path());
         assert_eq!(found.paths, ["a/x-0.tfrecord", "b/c/x-3.tfrecord"]);
@@ -258,6 +355,7 @@ mod tests {
         touch(&folder.path().join("x"));
         touch(&folder.path().join("odd/a.tfrecord"));
         touch(&folder.path().join(OsStr::from_bytes(b"odd/\xff.tfrecord")));
+        touch(&folder.path().join(OsStr::from_bytes(b"odder/\xff.tfrecord")));
         let said = [
             &[][..],
             &["DIR/none.tfrecord"],
@@ -265,6 +363,8 @@ mod tests {
             &["DIR"],
             &["DIR/x", "DIR/x"],
             &["DIR/odd/*"],
+            &["DIR/odder/*"],
+            &["DIR/*r/*"],
             &["s3://bucket/x", "/data/x"],
             &["hdfs://name/x"],
             &["s3://bucket/x/"],
@@ -277,7 +377,7 @@ mod tests {
         .map(|patterns| {
             let patterns: Vec<_> =
                 patterns.iter().map(|pattern| pattern.replace("DIR", here)).collect();
-            discover(&patterns, &mut || true).unwrap_err().to_string().replace(here, "DIR")
+            discover(&patterns, &mut |_| true).unwrap_err().to_string().replace(here, "DIR")
         });
         assert_eq!(
             said,
@@ -289,6 +389,8 @@ mod tests {
                 "DIR: is a folder; name its files, for example DIR/*.tfrecord",
                 "`DIR/x` is listed twice; a file is read once an epoch, so name it once",
                 "DIR/odd/�.tfrecord: the name is not UTF-8; rename the file",
+                "DIR/odder/�.tfrecord: the name is not UTF-8; rename the file",
+                "DIR/odder/�.tfrecord: the name is not UTF-8; rename the file",
                 "some files are local and others are not; a dataset's files are all local, or all \
                  in one bucket or on one host",
                 "hdfs://name/x: `hdfs://` is not known; use a path, file://, s3://, gs://, az://, \

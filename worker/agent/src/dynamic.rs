@@ -4,17 +4,19 @@
 mod feed;
 mod follow;
 mod granted;
+mod pace;
 mod reader;
 
 use std::sync::Arc;
 
+use shardfeed_plan::Shuffle;
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Shuffle, Tail};
 
 use crate::control::{Control, Lease};
 use crate::error::LoadError;
 
-pub(crate) use feed::{Feed, lapsed};
+pub use feed::GrantStats;
+pub(crate) use feed::{Feed, Gate, lapsed};
 
 /// The groups of an epoch.
 pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
@@ -29,8 +31,6 @@ pub struct DynamicRank {
     pub groups_of: GroupsOf,
     /// What the job says of shuffling.
     pub shuffle: Shuffle,
-    /// What happens at the end of an epoch.
-    pub tail: Tail,
     /// Samples of a full batch.
     pub batch_size: u64,
 }

@@ -11,6 +11,8 @@ use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 use shardfeed_proto::{ErrorKind, WireError};
 
+use crate::descriptors;
+
 /// Why a loader cannot go on. Its position is unchanged: after mending the cause, trying again
 /// gives the same batch.
 #[derive(Debug, thiserror::Error)]
@@ -83,25 +85,24 @@ pub enum LoadError {
         /// How it was, and how it is.
         look: Box<ChangedLook>,
     },
-    /// The index cannot be kept.
-    #[error(
-        "{}: cannot {action}: {source}; make the folder writable and free some space, set \
-         SHARDFEED_CACHE_DIR to a folder that is, or to `off` to scan the files at every start",
-        .path.display()
-    )]
-    Cache {
-        /// The file or folder.
-        path: PathBuf,
-        /// What failed.
-        action: &'static str,
-        /// What the system says.
-        source: io::Error,
-    },
     /// A file cannot be read.
     #[error("{file}: cannot read: {source}")]
     Io {
         /// The file.
         file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The process has no descriptor left for something.
+    #[error(
+        "{what}: {source}: this process may have {limit} files open, and all are in use; raise the limit (`ulimit -n`; \
+         LimitNOFILE= of a unit), or read fewer datasets at once in it"
+    )]
+    Descriptors {
+        /// The file, or what else needs one.
+        what: String,
+        /// Descriptors that it may have.
+        limit: usize,
         /// What the system says.
         source: io::Error,
     },
@@ -161,6 +162,9 @@ pub enum LoadError {
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
+    /// The loader was closed.
+    #[error("the loader was closed")]
+    Closed,
     /// A thread of ours ended without a word: our bug.
     #[error("a reader stopped unexpectedly; please report this with the log above")]
     ReaderLost,
@@ -178,6 +182,14 @@ pub struct ChangedLook {
 impl LoadError {
     pub(crate) fn changed(file: String, indexed: ChangeStamp, found: Option<ChangeStamp>) -> Self {
         Self::Changed { file, look: Box::new(ChangedLook { indexed, found }) }
+    }
+
+    /// What the system says of a file, or of what else needs a descriptor.
+    pub(crate) fn io(what: String, source: io::Error) -> Self {
+        match descriptors::is_short(&source) {
+            true => Self::Descriptors { what, limit: descriptors::limit(), source },
+            false => Self::Io { file: what, source },
+        }
     }
 
     /// As it crosses a process border.
@@ -225,7 +237,6 @@ impl LoadError {
                 return at(kind, &fault.file, fault.offset, None);
             }
             Self::NotFound(_) => ErrorKind::NotFound,
-            Self::Cache { .. } => ErrorKind::Cache,
             Self::Token(_) => ErrorKind::Token,
             Self::Memory(_)
             | Self::BatchTooLarge(..)
@@ -234,11 +245,20 @@ impl LoadError {
             | Self::Schema(_)
             | Self::Option(_)
             | Self::Denied(_)
+            | Self::Descriptors { .. }
             | Self::Ledger { .. } => ErrorKind::Invalid,
             Self::Interrupted => ErrorKind::Retry,
-            Self::Device(_) | Self::ReaderLost => ErrorKind::Unspecified,
+            Self::Device(_) | Self::Closed | Self::ReaderLost => ErrorKind::Unspecified,
         };
         WireError::new(kind, self.to_string())
+    }
+
+    /// Whether it fails the job: nobody interrupted it, no other trainer or operator took the rank, and the
+    /// same request would not succeed later.
+    pub fn fails_job(&self) -> bool {
+        use ErrorKind::{Cancelled, Cordoned, Fenced, NotLeader, Retry, Superseded, Unreachable};
+        let others = [Cancelled, Cordoned, Fenced, NotLeader, Retry, Superseded, Unreachable];
+        !others.contains(&self.to_wire().kind)
     }
 }
 

@@ -4,44 +4,70 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use object_store::local::LocalFileSystem;
-use object_store::path::Path as StorePath;
-use object_store::{GetOptions, GetResultPayload, ObjectStore};
-use rustix::process::{Resource, getrlimit};
 use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
 use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::dataset::Dataset;
+use crate::descriptors::{self, Closing};
 use crate::error::LoadError;
 use crate::index::stamp_of;
 use crate::meter::Meter;
 use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
 use crate::stream::ReadCounters;
 
-/// Files held open at most, whatever the limit of the process.
-const OPEN_MAX: usize = 512;
-/// And at least.
-const OPEN_MIN: usize = 8;
-
 /// Opens files as they are needed and closes the ones that were not used for longest. How many
 /// splits are in reading never decides how many descriptors are in use.
 #[derive(Debug)]
 pub(crate) struct Files {
     dataset: Arc<Dataset>,
-    store: Arc<dyn ObjectStore>,
-    open: Mutex<Open>,
-    open_max: usize,
+    open: Arc<OpenFiles>,
     remote: Option<Reach>,
     stop: Stop,
     meter: Arc<Meter>,
 }
 
+/// Open shards, and when each was used last.
+#[derive(Debug, Default)]
+struct OpenFiles(Mutex<Open>);
+
 #[derive(Debug, Default)]
 struct Open {
     files: BTreeMap<u32, (Arc<File>, u64)>,
     clock: u64,
+}
+
+impl OpenFiles {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Every change is complete when the lock is released, also by a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// Takes out the one that was not used for longest.
+    fn oldest(&mut self) -> Option<Arc<File>> {
+        let (&oldest, _) = self.files.iter().min_by_key(|(_, (_, used))| *used)?;
+        self.files.remove(&oldest).map(|(file, _)| file)
+    }
+}
+
+impl Closing for OpenFiles {
+    fn close_some(&self) -> usize {
+        let mut open = self.lock();
+        let closed = open.files.len().div_ceil(2);
+        (0..closed).for_each(|_| drop(open.oldest()));
+        closed
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // The last to hold it: it is no longer counted.
+        self.open = Arc::default();
+        descriptors::removed();
+    }
 }
 
 impl Files {
@@ -53,9 +79,6 @@ impl Files {
         counters: &ReadCounters,
         stop: Stop,
     ) -> Result<Self, LoadError> {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(4 * OPEN_MAX as u64);
-        let open_max = usize::try_from(limit / 4).unwrap_or(OPEN_MAX).clamp(OPEN_MIN, OPEN_MAX);
-        let store = Arc::new(LocalFileSystem::new());
         let remote = match dataset.root().to_str() {
             Some(root) if is_remote(dataset.root()) => Some(Reach::open(
                 root,
@@ -65,7 +88,9 @@ impl Files {
             _ => None,
         };
         let meter = Arc::clone(&counters.meter);
-        Ok(Self { dataset, store, open: Mutex::default(), open_max, remote, stop, meter })
+        let open: Arc<OpenFiles> = Arc::default();
+        descriptors::add(&open);
+        Ok(Self { dataset, open, remote, stop, meter })
     }
 
     /// A shard that is remote.
@@ -98,6 +123,9 @@ impl Files {
                 let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
                 ReadError { file, offset, ordinal, kind }.into()
             }
+            RowFault::Memory { source, .. } if descriptors::is_short(&source) => {
+                LoadError::io("a batch".into(), source)
+            }
             // Not the record's doing.
             RowFault::Operator { fault: OperatorFault::Table(fault), .. } => fault.into(),
             fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
@@ -129,16 +157,14 @@ impl Files {
         loop {
             match file.read_at(buffer, offset) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(LoadError::Io { file: self.name(shard), source });
-                }
+                Err(source) => return Err(LoadError::io(self.name(shard), source)),
                 Ok(read) => return Ok(read),
             }
         }
     }
 
     fn open(&self, shard: u32) -> Result<Arc<File>, LoadError> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.clock += 1;
         let clock = open.clock;
         if let Some((file, used)) = open.files.get_mut(&shard) {
@@ -147,11 +173,9 @@ impl Files {
         }
         drop(open);
         let file = Arc::new(self.open_checked(shard)?);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.files.len() >= self.open_max {
-            let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
-            let oldest = oldest.map(|(&shard, _)| shard);
-            oldest.map(|shard| open.files.remove(&shard));
+        let mut open = self.open.lock();
+        while open.files.len() >= descriptors::each() {
+            open.oldest();
         }
         open.files.insert(shard, (Arc::clone(&file), clock));
         Ok(file)
@@ -161,37 +185,19 @@ impl Files {
     fn open_checked(&self, shard: u32) -> Result<File, LoadError> {
         let known = &self.dataset.files()[shard as usize];
         let changed = |found| LoadError::changed(self.name(shard), known.stamp.clone(), found);
-        let failed = |source| LoadError::Io { file: self.name(shard), source };
-        let path = StorePath::from_absolute_path(&known.path).map_err(io::Error::other);
-        let path = path.map_err(failed)?;
-        // A local store does its work right here, on a thread that may wait.
-        let got = futures::executor::block_on(self.store.get_opts(&path, GetOptions::default()));
-        let got = match got {
-            Err(object_store::Error::NotFound { .. }) => return Err(changed(None)),
-            other => other.map_err(|error| failed(io_error(error)))?,
+        let failed = |source| LoadError::io(self.name(shard), source);
+        let open = || self.dataset.rights().open(&known.path);
+        let file = match descriptors::with(open, descriptors::is_short) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
+            other => other.map_err(failed)?,
         };
-        let GetResultPayload::File(file, _) = got.payload else {
-            return Err(failed(io::Error::other("the store gave no file")));
-        };
-        let found = file.metadata().and_then(|metadata| stamp_of(&metadata)).map_err(failed)?;
-        if found != known.stamp {
+        let metadata = file.metadata().map_err(failed)?;
+        let found = stamp_of(&metadata).map_err(failed)?;
+        if found != known.stamp || !metadata.is_file() {
             return Err(changed(Some(found)));
         }
         Ok(file)
     }
-}
-
-/// What the system said, if it was the system.
-fn io_error(error: object_store::Error) -> io::Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            let errno = io.raw_os_error().map(io::Error::from_raw_os_error);
-            return errno.unwrap_or_else(|| io::Error::new(io.kind(), io.to_string()));
-        }
-        cause = error.source();
-    }
-    io::Error::other(error)
 }
 
 /// A shard's stored bytes from some offset on.
@@ -238,5 +244,56 @@ impl io::Read for ShardBytes {
         let read = read.map_err(io::Error::other)?;
         self.offset += read as u64;
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::AtomicBool;
+
+    use shardfeed_tfrecord::{Compression, create};
+
+    use super::*;
+    use crate::cache::{CacheChoice, CacheOptions};
+    use crate::dataset::FileRules;
+    use crate::discover::Found;
+    use crate::index::Seeds;
+    use crate::rights::{DataRoots, Rights};
+
+    #[test]
+    fn a_shard_that_became_a_link_out_of_the_data_roots_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("data")).unwrap();
+        for name in ["data/a", "secret"] {
+            let mut writer = create(at(name), Compression::None).unwrap();
+            writer.write(b"twelve bytes").unwrap();
+            writer.finish().unwrap();
+        }
+        // Size and time of a file can be made those of another.
+        let modified = fs::metadata(at("data/a")).unwrap().modified().unwrap();
+        File::options().write(true).open(at("secret")).unwrap().set_modified(modified).unwrap();
+        let index = |rights: Rights| {
+            let found = Found { root: at("data"), paths: vec!["a".to_owned()], stamps: vec![] };
+            let cache = CacheOptions::from(CacheChoice::Off);
+            let rules = FileRules::default();
+            Dataset::index(found, rules, &cache, &Seeds::new(), rights, &mut |_| true)
+        };
+        let read = |dataset: Dataset| {
+            let stop = Arc::new(AtomicBool::new(false));
+            let files = Files::new(Arc::new(dataset), &ReadCounters::default(), stop).unwrap();
+            files.read_at(0, &mut [0; 4], 0)
+        };
+        let roots = DataRoots::new(vec![at("data").display().to_string()]).unwrap();
+        let below = Rights::Below(roots);
+        let (limited, own) = (index(below.clone()).unwrap(), index(Rights::Own).unwrap());
+        fs::remove_file(at("data/a")).unwrap();
+        symlink(at("secret"), at("data/a")).unwrap();
+        assert_eq!(read(own).unwrap(), 4, "it looks like the file that was there");
+        for error in [read(limited).unwrap_err(), index(below).unwrap_err()] {
+            assert!(error.to_string().contains("leads to no data root"), "{error}");
+        }
     }
 }

@@ -10,13 +10,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
-use shardfeed_tfrecord::{IndexOptions, ShardIndex, index_file, index_source};
+use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
 
 use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
 use crate::dataset::FileRules;
 use crate::discover::Found;
 use crate::error::LoadError;
+use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
+use crate::rights::Rights;
 use crate::sidecar::{Fault, Sidecars};
 
 /// Scanning waits for storage more than for the processor, up to this many files at once.
@@ -38,7 +40,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// What indexing is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStage {
-    /// A store is asked which files there are, and how they look.
+    /// It is looked which files there are, how they look, and what lies beside them.
     Listing,
     /// Another process of this host scans; this one will read what it found.
     Waiting,
@@ -53,7 +55,7 @@ pub enum ScanStage {
 pub struct ScanProgress {
     /// What is being done.
     pub stage: ScanStage,
-    /// Files scanned, of those that had to be.
+    /// Files scanned, of those that had to be; while listing, looks that are done.
     pub files: usize,
     /// Files that have to be scanned.
     pub files_total: usize,
@@ -64,16 +66,19 @@ pub struct ScanProgress {
 }
 
 impl ScanProgress {
-    /// A store is asked for its files.
-    pub(crate) fn listing() -> Self {
-        Self { stage: ScanStage::Listing, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
+    /// So many looks at files are done.
+    pub(crate) fn listing(files: usize) -> Self {
+        Self { stage: ScanStage::Listing, files, files_total: 0, bytes: 0, bytes_total: 0 }
     }
 }
 
 enum Event {
     Bytes(u64),
-    File(usize, Box<Result<ShardIndex, LoadError>>),
+    File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),
 }
+
+/// A file of the dataset, what was found in it, and how it looked afterwards if it is local.
+type Scanned = (usize, ShardIndex, Option<FileState>);
 
 /// What others found in files, by path: used where a file looks as it did then.
 pub(crate) type Seeds = BTreeMap<String, Seed>;
@@ -82,18 +87,20 @@ pub(crate) type Seeds = BTreeMap<String, Seed>;
 pub(crate) type Seed = (ChangeStamp, ShardIndex);
 
 /// Indexes the files of `found`, in its order.
+/// - `rights`: with which they are opened.
 /// - `progress`: called now and then from this thread; returning `false` gives up.
 ///
-/// # Errors  The first damaged file by name; the cache cannot be used; `Interrupted`.
+/// # Errors  The first damaged file by name; `Interrupted`.
 pub(crate) fn index_files(
     found: &Found,
     rules: FileRules,
     options: &CacheOptions,
     seeds: &Seeds,
+    rights: &Rights,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Entry>, LoadError> {
-    let mut cache = Cache::open(&options.folder, &found.root)?;
-    index_into(&mut cache, found, rules, options, seeds, progress)?;
+    let mut cache = Cache::open(&options.folder, &found.root);
+    index_into(&mut cache, found, rules, options, seeds, rights, progress)?;
     let mut known = cache.into_entries();
     let entry = |path| known.remove(path).expect("every file was known or scanned");
     Ok(found.paths.iter().map(entry).collect())
@@ -108,25 +115,33 @@ pub(crate) fn index_into(
     rules: FileRules,
     options: &CacheOptions,
     seeds: &Seeds,
+    rights: &Rights,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<(), LoadError> {
     let name = rules.compression.to_string();
     let missing =
         |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
-    cache.refresh()?;
+    cache.refresh();
     let mut state =
         ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
     let is_remote = is_remote(&found.root);
-    let mut states = FileState::all(found, &mut || progress(ScanProgress::listing()))?;
+    let mut states = FileState::all(found, &mut |done| progress(ScanProgress::listing(done)))?;
     if !missing(&states, cache.entries()).is_empty() {
         let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
         let _lock = cache.lock(|| progress(waiting))?;
-        cache.refresh()?;
-        // What a store sends is compared with its stamp each time; a local file is looked at.
-        if !is_remote {
-            states = FileState::all(found, &mut || true)?;
+        cache.refresh();
+        let mut wanted = missing(&states, cache.entries());
+        // What a store sends is compared with its stamp each time; a local file is looked at, unless another
+        // process has found what it is while this one waited.
+        if !is_remote && !wanted.is_empty() {
+            let paths = wanted.iter().map(|&file| found.root.join(&found.paths[file])).collect();
+            let go_on = &mut |done| progress(ScanProgress::listing(done));
+            let looks = each(paths, go_on, |path: &PathBuf| FileState::of(path))?;
+            for (&file, look) in wanted.iter().zip(looks) {
+                states[file] = look?;
+            }
+            wanted = missing(&states, cache.entries());
         }
-        let wanted = missing(&states, cache.entries());
         let mut new = adopt(found, &states, seeds, &name, &wanted, cache.entries());
         let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
         let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
@@ -136,14 +151,13 @@ pub(crate) fn index_into(
             false => None,
             true => Some(RemoteScan::new(found, &scan, &states, options)?),
         };
-        let (scanned, failed) = scan_all(found, &scan, remote, rules, &mut state, progress);
-        hear_others(found, &scanned);
-        for (file, index) in scanned {
+        let (scanned, failed) =
+            scan_all(found, &scan, remote, (rules, rights), &mut state, progress);
+        let records: Vec<_> =
+            scanned.iter().map(|(file, index, _)| (*file, index.records)).collect();
+        for (file, index, after) in scanned {
             let path = found.paths[file].clone();
-            let after = match is_remote {
-                true => states[file].clone(),
-                false => FileState::of(&found.root.join(&path))?,
-            };
+            let after = after.unwrap_or_else(|| states[file].clone());
             if after.stamp != states[file].stamp {
                 let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
                 return Err(LoadError::changed(path, indexed, found));
@@ -153,7 +167,10 @@ pub(crate) fn index_into(
         }
         // What was scanned is kept, also when another file is damaged or the user had enough.
         if !new.is_empty() {
-            cache.add(new)?;
+            cache.add(new);
+        }
+        if !matches!(failed, Some(LoadError::Interrupted)) {
+            hear_others(found, &records, progress)?;
         }
         if let Some(error) = failed {
             return Err(error);
@@ -165,17 +182,26 @@ pub(crate) fn index_into(
 
 /// Warns where a file beside shards that were scanned says that they have other numbers of records. A shard that
 /// was cut off between two records is whole to all who only look at it.
-fn hear_others(found: &Found, scanned: &[(usize, ShardIndex)]) {
+///
+/// # Errors  `Interrupted`.
+fn hear_others(
+    found: &Found,
+    scanned: &[(usize, u64)],
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<(), LoadError> {
     let paths: Vec<_> = scanned.iter().map(|(file, _)| found.paths[*file].clone()).collect();
-    let sidecars = Sidecars::beside(&found.root, &paths);
-    let disagreements = scanned.iter().enumerate().flat_map(|(shard, (_, index))| {
-        sidecars.disagreements(shard, &paths[shard], index.records)
-    });
+    let go_on = &mut |done| progress(ScanProgress::listing(done));
+    let sidecars = Sidecars::beside(&found.root, &paths, go_on)?;
+    let disagreements = scanned
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, (_, records))| sidecars.disagreements(shard, &paths[shard], *records));
     for Fault { file, what } in
         sidecars.faults().iter().cloned().chain(disagreements).take(FAULTS_TOLD_MAX)
     {
         tracing::warn!(file = %file.display(), "a file beside the shards {what}; the shards' content is used");
     }
+    Ok(())
 }
 
 /// What others found of files that look as they did then.
@@ -231,20 +257,23 @@ impl FileState {
     }
 
     /// All files of a dataset, none of them under two names.
-    fn all(found: &Found, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<Self>, LoadError> {
+    fn all(found: &Found, go_on: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Self>, LoadError> {
         if is_remote(&found.root) {
             if found.stamps.len() == found.paths.len() {
                 return Ok(found.stamps.iter().cloned().map(Self::remote).collect());
             }
             let url = |path: &String| found.root.join(path).display().to_string();
             let urls: Vec<_> = found.paths.iter().map(url).collect();
-            let seen = stamps(&urls, go_on)?;
+            let seen = stamps(&urls, &mut || go_on(0))?;
             return Ok(seen.into_iter().map(|(_, stamp)| Self::remote(stamp)).collect());
         }
         let mut seen = BTreeMap::new();
         let mut states = Vec::with_capacity(found.paths.len());
-        for path in &found.paths {
-            let state = Self::of(&found.root.join(path))?;
+        let root = found.root.clone();
+        let look = move |path: &String| Self::of(&root.join(path));
+        let looks = each(found.paths.clone(), go_on, look)?;
+        for (path, state) in found.paths.iter().zip(looks) {
+            let state = state?;
             let identity = (state.inode.device, state.inode.number);
             if let Some(other) = seen.insert(identity, path) {
                 return Err(LoadError::Option(format!(
@@ -257,11 +286,18 @@ impl FileState {
     }
 }
 
-/// Everything that tells a file from what it was, as text.
-pub(crate) fn look(path: &Path) -> Result<String, LoadError> {
-    let FileState { stamp, inode } = FileState::of(path)?;
-    let ChangeStamp { size_bytes, modified_ns, .. } = stamp;
-    Ok(format!("{size_bytes} {modified_ns} {} {}", inode.number, inode.changed_ns))
+/// Sizes of regular files, and when anything of them changed last, ns since 1970: unlike its modification time no
+/// user can set that back.
+/// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+pub(crate) fn changes(
+    paths: Vec<PathBuf>,
+    go_on: &mut dyn FnMut(bool) -> bool,
+) -> Result<Vec<(u64, i128)>, LoadError> {
+    let look = |path: &PathBuf| -> Result<(u64, i128), LoadError> {
+        let FileState { stamp, inode } = FileState::of(path)?;
+        Ok((stamp.size_bytes, inode.changed_ns))
+    };
+    each(paths, &mut moved(go_on), look)?.into_iter().collect()
 }
 
 /// The change stamp of a file as it is now.
@@ -272,6 +308,15 @@ pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
         return first.map(|(_, stamp)| stamp).ok_or(LoadError::ReaderLost);
     }
     FileState::of(path).map(|state| state.stamp)
+}
+
+/// The change stamps of local files as they are now, and why one has none.
+/// - `go_on`: asked while they are looked at; `false` gives up.
+pub(crate) fn local_stamps(
+    paths: Vec<PathBuf>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<Result<ChangeStamp, LoadError>>, LoadError> {
+    each(paths, &mut |_| go_on(), |path: &PathBuf| FileState::of(path).map(|state| state.stamp))
 }
 
 pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
@@ -310,14 +355,15 @@ fn scan_all(
     found: &Found,
     files: &[usize],
     remote: Option<RemoteScan>,
-    rules: FileRules,
+    (rules, rights): (FileRules, &Rights),
     state: &mut ScanProgress,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> (Vec<(usize, ShardIndex)>, Option<LoadError>) {
+) -> (Vec<Scanned>, Option<LoadError>) {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
     let threads = remote.as_ref().map(|remote| remote.threads);
     let stop = Arc::new(AtomicBool::new(false));
-    let scan = Arc::new(Scan { paths, remote, rules, next: 0.into(), stop });
+    let scan =
+        Arc::new(Scan { paths, remote, rules, rights: rights.clone(), next: 0.into(), stop });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
@@ -338,7 +384,7 @@ fn scan_all(
             Ok(Event::File(file, result)) => {
                 state.files += 1;
                 match *result {
-                    Ok(index) => results.push((file, index)),
+                    Ok((index, after)) => results.push((file, index, after)),
                     Err(error) => {
                         scan.stop.store(true, Ordering::Relaxed);
                         errors.push((file, error));
@@ -367,6 +413,7 @@ struct Scan {
     paths: Vec<(usize, PathBuf)>,
     remote: Option<RemoteScan>,
     rules: FileRules,
+    rights: Rights,
     next: AtomicUsize,
     stop: Stop,
 }
@@ -403,6 +450,21 @@ impl RemoteScan {
 }
 
 impl Scan {
+    fn local(
+        &self,
+        path: &Path,
+        options: &IndexOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(ShardIndex, Option<FileState>), LoadError> {
+        let name = path.display().to_string();
+        let mut file = self.rights.open(path).map_err(|error| {
+            let kind = ReadErrorKind::Open(error);
+            ReadError { file: name.clone(), offset: 0, ordinal: 0, kind }
+        })?;
+        let index = index_source(&mut file, &name, options, progress)?;
+        Ok((index, Some(FileState::of(path)?)))
+    }
+
     /// Scans file after file until none is left or nobody listens.
     fn run(&self, events: &Sender<Event>) {
         let options = IndexOptions {
@@ -424,11 +486,12 @@ impl Scan {
                 let _ = events.send(Event::Bytes(more));
             };
             let result = match &self.remote {
-                None => index_file(path, &options, &mut progress).map_err(LoadError::from),
+                None => self.local(path, &options, &mut progress),
                 Some(remote) => {
                     let url = path.display().to_string();
                     remote.open(*file, &url, &self.stop).and_then(|mut source| {
-                        Ok(index_source(&mut source, &url, &options, &mut progress)?)
+                        let index = index_source(&mut source, &url, &options, &mut progress)?;
+                        Ok((index, None))
                     })
                 }
             };

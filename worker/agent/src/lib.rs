@@ -11,8 +11,12 @@
 mod error;
 
 mod control;
+mod record_spec;
 
 mod cluster;
+
+mod descriptors;
+mod looks;
 
 mod discover;
 
@@ -51,7 +55,11 @@ mod prefetch;
 
 mod plans;
 
+mod listing;
+mod rights;
+
 mod catalog;
+mod opening;
 mod scan;
 
 mod serve;
@@ -68,11 +76,12 @@ pub use cache::{CacheChoice, CacheOptions};
 pub use catalog::{Catalog, OpenProgress, Opened, Source};
 pub use cluster::{
     Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator,
-    CredentialOptions, Credentials, GrpcControl, Patience, Session, Silence, Whereabouts, Wire,
-    WorkerInfo,
+    CredentialOptions, Credentials, GrpcControl, LeaseTime, Patience, Session, Silence,
+    Whereabouts, Wire, WorkerInfo,
 };
 pub use control::{
-    Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
+    Bell, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
+    News, Take, Waiting,
 };
 pub use dataset::{Dataset, DatasetFile, FileRules, LeftOut};
 pub use discover::{Found, absolute_pattern, discover};
@@ -82,8 +91,12 @@ pub use index::{ScanProgress, ScanStage};
 pub use mend::Skipped;
 pub use meter::Demand;
 pub use plans::Plans;
-pub use prefetch::{Assignment, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken};
+pub use prefetch::{
+    Assignment, GrantStats, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken,
+};
+pub use record_spec::EncodedSpec;
 pub use remote::RemoteStats;
+pub use rights::DataRoots;
 pub use scan::Scanner;
 pub use sequence::Delivered;
 pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};

@@ -74,6 +74,7 @@ pub(crate) struct Meter {
     parse_ns: AtomicU64,
     write_ns: AtomicU64,
     compute_ns: AtomicU64,
+    suspect_images: AtomicU64,
     sums: Mutex<Sums>,
 }
 
@@ -130,6 +131,7 @@ impl Default for Meter {
             parse_ns: AtomicU64::new(0),
             write_ns: AtomicU64::new(0),
             compute_ns: AtomicU64::new(0),
+            suspect_images: AtomicU64::new(0),
             sums: Mutex::new(sums),
         }
     }
@@ -284,6 +286,7 @@ impl Meter {
             store_retries: remote.retries,
             store_bytes: remote.bytes,
             cached_bytes: remote.cached_bytes,
+            suspect_images: self.suspect_images.load(Ordering::Relaxed),
             ..sums.spent
         };
         // What takes long is seen while it does.
@@ -309,6 +312,10 @@ impl Watch for Meter {
         add(sum, cpu_ns);
         add(&self.compute_ns, trace::now_ns().saturating_sub(begun.wall_ns));
         trace::since(name, begun.wall_ns);
+    }
+
+    fn suspect_images(&self, count: u64) {
+        add(&self.suspect_images, count);
     }
 }
 

@@ -1,21 +1,22 @@
 //! Reading in plan order: places of records instead of records, when two windows do not fit.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_pipeline::{Assembler, Batch, ChunkPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::{
-    FOOTER_BYTES, HEADER_BYTES, ReadError, ReadErrorKind, RecordSpan, decode_header,
+    FOOTER_BYTES, HEADER_BYTES, Mark, ReadError, ReadErrorKind, RecordSpan, decode_header,
 };
 
+use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::gather::{PendingRow, Record};
 use crate::stream::{StreamTools, mark_before};
 
-/// Bytes read at once where many headers are near each other.
+/// Bytes read at once at most where many headers are near each other.
 const NEAR_BYTES: usize = 8 << 10;
 
 /// Records from this size on are far enough apart that only headers are read.
@@ -76,10 +77,18 @@ pub(crate) fn read_straight(
     Some(batch)
 }
 
-/// Finds places shard by shard, walking headers onwards from where it stood or from a mark.
+/// The last record of each shard that a lane of the rank found, as the mark of the record behind it. A lane that begins
+/// there, as lane by lane they do, walks nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Trails(Mutex<BTreeMap<u32, Mark>>);
+
+/// Finds places shard by shard, walking headers onwards from where it stood, from a trail or from a mark.
 #[derive(Debug)]
 pub(crate) struct Places {
     files: Arc<Files>,
+    trails: Arc<Trails>,
+    /// Bytes read at once where many headers are near each other.
+    near_bytes: usize,
     walks: BTreeMap<u32, Walk>,
 }
 
@@ -92,9 +101,26 @@ struct Walk {
     near_from: u64,
 }
 
+impl Trails {
+    /// Where a walk to a sample begins.
+    fn before(&self, file: &DatasetFile, sample: Sample) -> Mark {
+        let mark = mark_before(file, sample.ordinal);
+        let trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let trail = trails.get(&sample.shard).filter(|trail| trail.ordinal <= sample.ordinal);
+        trail.filter(|trail| trail.ordinal > mark.ordinal).copied().unwrap_or(mark)
+    }
+
+    fn leave(&self, shard: u32, mark: Mark) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, mark);
+    }
+}
+
 impl Places {
-    pub(crate) fn new(files: Arc<Files>) -> Self {
-        Self { files, walks: BTreeMap::new() }
+    /// For a lane of `samples`: of a million short ones, each needs few bytes.
+    pub(crate) fn new(tools: &StreamTools, samples: u64) -> Self {
+        let near_bytes = NEAR_BYTES.min(tools.bytes_of(samples)).max(HEADER_BYTES);
+        let (files, trails) = (Arc::clone(&tools.files), Arc::clone(&tools.trails));
+        Self { files, trails, near_bytes, walks: BTreeMap::new() }
     }
 
     /// The place of `sample`; cheap if it is the next one of its shard.
@@ -102,11 +128,11 @@ impl Places {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let ahead = self.walks.remove(&sample.shard).filter(|walk| walk.ordinal <= sample.ordinal);
         let mut walk = ahead.unwrap_or_else(|| {
-            let mark = mark_before(file, sample.ordinal);
+            let mark = self.trails.before(file, sample);
             Walk { ordinal: mark.ordinal, offset: mark.offset, near: vec![], near_from: 0 }
         });
         let far = file.data_bytes / file.records.max(1) >= FAR_RECORD_BYTES;
-        let window = if far { HEADER_BYTES } else { NEAR_BYTES };
+        let window = if far { HEADER_BYTES } else { self.near_bytes };
         loop {
             let len = self.length_at(&mut walk, sample.shard, window)?;
             let place = Place { sample, offset: walk.offset, len };
@@ -114,6 +140,8 @@ impl Places {
             walk.ordinal += 1;
             walk.offset += len + (HEADER_BYTES + FOOTER_BYTES) as u64;
             if found {
+                self.trails
+                    .leave(sample.shard, Mark { ordinal: walk.ordinal, offset: walk.offset });
                 if walk.ordinal < file.records {
                     self.walks.insert(sample.shard, walk);
                 }

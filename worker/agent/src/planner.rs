@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use shardfeed_pipeline::{Assembler, DrawKey, Need, Reading, reading as choose};
+use shardfeed_pipeline::{
+    Assembler, DrawKey, MemoryError, Need, Reading, Schema, reading as choose,
+};
 use shardfeed_plan::{EpochPlan, Shuffle};
 
+use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::gather::{Gathered, Item};
 use crate::mend::Order;
@@ -59,6 +62,11 @@ impl Shape {
             shuffle: plan.shuffle().clone(),
         }
     }
+}
+
+/// Bytes of a row in its slot, on average.
+pub(crate) fn slot_row_bytes(dataset: &Dataset, schema: &Schema) -> u64 {
+    (schema.fixed_row_bytes() as u64).max(dataset.record_bytes_mean()) + 17
 }
 
 impl Planner {
@@ -130,9 +138,20 @@ impl Planner {
     pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
         let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
         let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
+        // The reader holds a record as a whole, however it reads.
+        let largest = dataset.files().iter().max_by_key(|file| file.record_bytes_max);
+        if let Some(file) = largest.filter(|file| file.record_bytes_max > *budget_bytes) {
+            let (file, record_bytes) = (file.path.display().to_string(), file.record_bytes_max);
+            return Err(MemoryError::RecordTooLarge {
+                file,
+                record_bytes,
+                budget_bytes: *budget_bytes,
+            }
+            .into());
+        }
         let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that go into it.
-        let slot_bytes = (schema.fixed_row_bytes() as u64).max(record_bytes) + 17;
+        let slot_bytes = slot_row_bytes(dataset, schema);
         let batch_bytes = rows.saturating_mul(slot_bytes + record_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
         let asked = prefetch.unwrap_or(PREFETCH_START);
@@ -141,11 +160,7 @@ impl Planner {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
-            interleave: if shuffle.enabled {
-                shuffle.interleave.min(dataset.files().len() as u64)
-            } else {
-                1
-            },
+            interleave: shuffle.interleave.min(dataset.files().len() as u64),
             record_bytes,
             window_record_bytes: record_bytes,
             straight: self.assembler.is_straight(),
@@ -181,15 +196,27 @@ impl Planner {
         let prefetch = if prefetch.is_some() { start } else { chosen };
         let compressed = dataset.is_compressed();
         let (remote, cached) = (dataset.is_remote(), dataset.blocks().is_some());
+        let by_place = reading == Reading::Locate && !shape.is_straight();
+        let held = Reading::Hold { chunk_bytes: 0, primed_max: 0 };
+        let hold_bytes = shape.least_bytes(held).saturating_add(need(start).batch_bytes);
         meter.set_up(|setup| {
             (setup.prefetch, setup.prefetch_asked) = (prefetch as u64, asked as u64);
             (setup.budget_bytes, setup.compressed) = (*budget_bytes, compressed);
             (setup.remote, setup.cached) = (remote, cached);
-            setup.by_place = reading == Reading::Locate && !shape.is_straight();
+            (setup.by_place, setup.hold_bytes) = (by_place, hold_bytes);
         });
         let mut state = shared.lock();
         if state.reading != Some(reading) {
             tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
+            if by_place {
+                tracing::warn!(
+                    rank = self.options.rank,
+                    budget_bytes,
+                    hold_bytes,
+                    "two shuffle windows do not fit into the memory budget: records are read one by one, \
+                     which is slower; raise memory_budget= to hold_bytes, or use a smaller shuffle_window="
+                );
+            }
         }
         state.reading = Some(reading);
         state.prefetch = prefetch;

@@ -12,7 +12,8 @@ use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 
 use crate::control::{Control, Lease};
 use crate::dataset::Dataset;
-use crate::dynamic::DynamicRank;
+pub use crate::dynamic::GrantStats;
+use crate::dynamic::{DynamicRank, Gate, lapsed};
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::meter::Demand;
@@ -55,16 +56,9 @@ impl Assignment {
         if identity.is_dynamic() {
             let open = lease.segments.last();
             let batch_size = open.map_or(1, |open| open.global_batch / world_size.max(1));
-            let (shuffle, tail) = (identity.shuffle.clone(), identity.tail);
+            let shuffle = identity.shuffle.clone();
             let groups_of = Box::new(move |epoch| Ok(plans.groups(&identity, epoch)?));
-            return Self::Dynamic(DynamicRank {
-                control,
-                lease,
-                groups_of,
-                shuffle,
-                tail,
-                batch_size,
-            });
+            return Self::Dynamic(DynamicRank { control, lease, groups_of, shuffle, batch_size });
         }
         Self::Planned(Box::new(move |epoch| {
             let segments = control.lanes(&lease, epoch)?;
@@ -93,6 +87,8 @@ pub struct PrefetchOptions {
     pub prefetch: Option<usize>,
     /// Bytes for records in reading and batches ahead.
     pub budget_bytes: u64,
+    /// This process reads because a worker was lost or stopped serving the rank.
+    pub took_over: bool,
 }
 
 /// What a look for the next batch found.
@@ -136,8 +132,8 @@ pub struct PrefetchStats {
     pub slots: SlotPoolStats,
     /// Time that the trainer waited.
     pub waited: Duration,
-    /// Of a dynamic job: samples granted and not begun, and how many there shall be.
-    pub granted: Option<(u64, u64)>,
+    /// Of a dynamic job: what it was granted.
+    pub granted: Option<GrantStats>,
     /// Where time went.
     pub account: Account,
 }
@@ -182,6 +178,7 @@ impl Prefetch {
         let counters = Arc::new(ReadCounters::default());
         let meter = Arc::clone(&counters.meter);
         tuning.tell(&meter);
+        meter.set_up(|setup| setup.took_over = options.took_over);
         let io = Arc::clone(tuning.io());
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -202,6 +199,7 @@ impl Prefetch {
             counters,
             chunk_bytes: 0,
             primed_max: 0,
+            trails: Arc::default(),
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
@@ -282,7 +280,29 @@ impl Prefetch {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        let result = state.results.remove(&self.next).expect("just seen");
+        if let (Some(feed), Some(Ok(Outcome::Batch(batch)))) =
+            (state.feed.clone(), state.results.get(&self.next))
+        {
+            let step = (batch.epoch, batch.step);
+            drop(state);
+            let gate = feed.await_open(step, timeout.saturating_sub(begun.elapsed()));
+            if gate == Gate::Lost {
+                return Err(lapsed().into());
+            }
+            state = self.shared.lock();
+            if gate == Gate::Never {
+                // What follows says why.
+                state.results.remove(&self.next);
+                state.taken += 1;
+                self.next += 1;
+            }
+            if gate != Gate::Open {
+                drop(state);
+                self.waited += begun.elapsed();
+                return Ok(Polled::Pending);
+            }
+        }
+        let result = state.results.remove(&self.next).expect("nobody else takes it");
         let is_batch = is_batch(&result);
         state.shown += usize::from(is_batch);
         state.taken += u64::from(!is_batch);
@@ -320,7 +340,7 @@ impl Prefetch {
             remote: self.is_remote.then(|| counters.meter.remote.stats()),
             slots: self.slots.stats(),
             waited: self.waited,
-            granted: state.feed.as_ref().map(|feed| feed.lookahead()),
+            granted: state.feed.as_ref().map(|feed| feed.stats()),
             account: counters.meter.account(),
         }
     }
@@ -341,13 +361,17 @@ impl Taken {
     /// The trainer has waited for its next batch for so long by now.
     pub fn waits(&self, waiting: Duration) {
         self.shared.counters.meter.waits(waiting);
+        self.tune();
     }
 
     /// What the trainer spent on a batch that it took.
     pub fn account(&self, demand: &Demand) {
-        let meter = &self.shared.counters.meter;
-        meter.took(demand);
-        if let Some(choice) = self.shared.tuning.look(meter) {
+        self.shared.counters.meter.took(demand);
+        self.tune();
+    }
+
+    fn tune(&self) {
+        if let Some(choice) = self.shared.tuning.look(&self.shared.counters.meter) {
             self.shared.lock().prefetch = choice.prefetch as usize;
             self.shared.room.notify_all();
         }

@@ -112,12 +112,12 @@ impl Feed {
         tools: &StreamTools,
     ) -> Result<Self, PlanError> {
         let source = match reading {
-            Reading::Locate => Source::Places(Places::new(Arc::clone(&tools.files))),
+            Reading::Locate => Source::Places(Places::new(tools, lane.samples())),
             Reading::Hold { .. } => {
                 let start = lane.blocks_from(output).next().transpose()?;
                 let from = start
                     .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
-                let mut streams = Streams::new(tools.clone());
+                let mut streams = Streams::new(tools.for_samples(lane.samples()));
                 let mut ahead = Ahead::new(lane.inputs_from(from));
                 ahead.prime(&mut streams);
                 Source::Streams { streams, ahead }

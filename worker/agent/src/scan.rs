@@ -1,44 +1,47 @@
 //! Scanning for the cluster: this worker takes parts of datasets that are new, lists or scans them,
 //! and tells what it found.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfeed_plan::ChangeStamp;
-use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListedFile, ListingChunk};
+use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::cache::{Cache, CacheOptions};
-use crate::catalog::{entry_of, get_chunk, invalid, rules_of};
+use crate::catalog::{entry_of, get_chunk, invalid, put_chunk, rules_of};
 use crate::cluster::Session;
 use crate::cluster::coordinator::Clients;
 use crate::dataset::FileRules;
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, Seeds, index_into, stamp};
+use crate::index::{ScanProgress, ScanStage, Seeds, index_into};
+use crate::listing::Listing;
+use crate::remote::is_remote;
+use crate::rights::Rights;
 
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Files of one part: few enough that several workers share a small dataset, many enough that a
-/// large one has not too many parts.
-const PART_FILES: (usize, usize) = (64, 512);
+/// Listings and scans at a time: one that waits for storage must not keep others waiting. Each has as many
+/// threads as it needs.
+const SCANS_AT_ONCE: usize = 4;
 
-/// Parts of a large dataset.
-const PARTS: usize = 1024;
+/// Threads that hang in storage after the coordinator gave their scans to others, at most: then nothing more is
+/// taken.
+const HANGING_MAX: usize = 64;
+
+/// Waiting for another process's scan of the same folder counts as progress for so long.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// A report is made so often at most when the coordinator no longer has a chunk that was put: it may have
 /// been put on a node that does not lead any more.
 const REPORTS_MAX: u32 = 4;
-
-/// Bytes of one part at most, unless it is one file.
-const PART_BYTES: u64 = 16 << 30;
 
 /// Scans for the cluster until dropped.
 #[derive(Debug)]
@@ -53,7 +56,8 @@ impl Scanner {
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let scan = Scan { session, cache, kept: RefCell::default(), stop: Arc::clone(&stop) };
+        let scan = Scan { session, cache, kept: Mutex::default(), stop: Arc::clone(&stop) };
+        let scan = Arc::new(scan);
         let thread = std::thread::Builder::new().name("shardfeed-scans".into());
         Ok(Self { stop, thread: Some(thread.spawn(move || scan.run())?) })
     }
@@ -67,11 +71,63 @@ impl Drop for Scanner {
     }
 }
 
+/// A listing or scan that this worker has, as heartbeats tell of it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    task: wire::ScanProgress,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    beat: AtomicU64,
+    /// The coordinator gave it to another worker, or the dataset was removed.
+    ended: AtomicBool,
+}
+
+impl Running {
+    fn new(task: &wire::ScanTask) -> Self {
+        let (part, is_listing) = match &task.work {
+            Some(Work::Scan(scan)) => (scan.part, false),
+            _ => (0, true),
+        };
+        let (dataset, fencing) = (task.dataset.clone(), task.fencing);
+        let task = wire::ScanProgress { dataset, fencing, part, is_listing, ..Default::default() };
+        let (files, bytes, beat) = Default::default();
+        Self { task, files, bytes, beat, ended: AtomicBool::new(false) }
+    }
+
+    /// How far it is.
+    pub(crate) fn progress(&self) -> wire::ScanProgress {
+        wire::ScanProgress {
+            files: self.files.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            beat: self.beat.load(Ordering::Relaxed),
+            ..self.task.clone()
+        }
+    }
+
+    /// Stops it if it is the one that ended.
+    pub(crate) fn end(&self, ended: &wire::ScanProgress) {
+        let wire::ScanProgress { dataset, fencing, part, is_listing, .. } = &self.task;
+        if (dataset, fencing, part, is_listing)
+            == (&ended.dataset, &ended.fencing, &ended.part, &ended.is_listing)
+        {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn beat(&self) {
+        self.beat.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 struct Scan {
     session: Arc<Session>,
     cache: CacheOptions,
     /// What is kept of the folder whose part was scanned last: others of its parts follow.
-    kept: RefCell<Option<(PathBuf, Cache)>>,
+    kept: Mutex<Option<(PathBuf, Cache)>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -80,18 +136,20 @@ impl Scan {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn run(self) {
+    fn run(self: Arc<Self>) {
         while !self.is_stopped() {
             if !self.session.wait_for_scans(LOOK_EVERY) {
                 continue;
             }
-            loop {
+            while self.has_turn() {
                 match self.take() {
                     Ok(tasks) if tasks.is_empty() => {
-                        self.kept.take();
+                        if self.session.scans().is_empty() {
+                            self.kept().take();
+                        }
                         break;
                     }
-                    Ok(tasks) => tasks.iter().for_each(|task| self.work(task)),
+                    Ok(tasks) => tasks.into_iter().for_each(|task| self.begin(task)),
                     Err(error) => {
                         tracing::debug!(%error, "no scans could be taken");
                         break;
@@ -101,96 +159,147 @@ impl Scan {
         }
     }
 
+    fn has_turn(&self) -> bool {
+        let scans = self.session.scans();
+        let hanging = scans.iter().filter(|scan| scan.is_ended()).count();
+        if hanging >= HANGING_MAX {
+            tracing::error!(hanging, "too many scans hang in storage; this worker takes no more");
+        }
+        !self.is_stopped() && hanging < HANGING_MAX && scans.len() - hanging < SCANS_AT_ONCE
+    }
+
+    /// Works on a task beside others.
+    fn begin(self: &Arc<Self>, task: wire::ScanTask) {
+        let running = Arc::new(Running::new(&task));
+        self.session.add_scan(&running);
+        let (scan, of_task) = (Arc::clone(self), Arc::clone(&running));
+        let named = std::thread::Builder::new().name("shardfeed-scan".into());
+        let spawned = named.spawn(move || {
+            let at_work = AtWork { session: &scan.session, running: &of_task };
+            scan.work(&task, &of_task);
+            drop(at_work);
+            // There may be more to take now.
+            scan.session.look_for_scans();
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread for a scan");
+            self.session.remove_scan(&running);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<(PathBuf, Cache)>> {
+        // Every change of it is complete when the lock is released, also by a panic.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn call<T: Send + 'static>(
         &self,
+        running: Option<&Running>,
         call: impl Fn(Clients, Option<wire::Context>) -> crate::cluster::coordinator::Answer<T>,
     ) -> Result<T, WireError> {
-        self.session.coordinator().call(&mut |_| !self.is_stopped(), call)
+        self.session.coordinator().call(&mut |_| self.goes_on(running), call)
+    }
+
+    fn goes_on(&self, running: Option<&Running>) -> bool {
+        !self.is_stopped() && !running.is_some_and(Running::is_ended)
+    }
+
+    /// Tells of looks at files. While nothing moves it does not give up: what hangs in storage counts as a thread of
+    /// this scan, and as nobody's once it is left behind. A store that does not answer is asked for a bounded time.
+    fn tells<'a>(&'a self, running: &'a Running) -> impl FnMut(bool) -> bool + 'a {
+        move |is_moving| {
+            if is_moving {
+                running.beat();
+            }
+            self.goes_on(is_moving.then_some(running))
+        }
     }
 
     fn take(&self) -> Result<Vec<wire::ScanTask>, WireError> {
         let session = self.session.id(&mut |_| !self.is_stopped())?;
-        let response: wire::TakeScansResponse = self.call(|mut clients, context| {
+        let response: wire::TakeScansResponse = self.call(None, |mut clients, context| {
             let request = wire::TakeScansRequest { context, session, most: 1 };
             Box::pin(async move { clients.worker.take_scans(request).await })
         })?;
         Ok(response.tasks)
     }
 
-    fn work(&self, task: &wire::ScanTask) {
+    fn work(&self, task: &wire::ScanTask, running: &Running) {
         let Some(session) = self.session.shared().current_id() else {
             return;
         };
-        let told = match self.find(session, task) {
+        let told = match self.find(session, task, running) {
             Ok(()) => Ok(()),
             Err(LoadError::Interrupted) => return,
             // A part that another worker took over in the meantime is none of ours.
             Err(LoadError::Wire(error)) if error.kind == ErrorKind::Fenced => Err(error),
-            Err(error) if self.is_stopped() => Err(error.to_wire()),
+            Err(error) if !self.goes_on(Some(running)) => Err(error.to_wire()),
             Err(error) => self.fail(session, task, &error.to_wire()),
         };
-        self.session.set_scans(vec![]);
         if let Err(error) = told {
             tracing::info!(dataset = task.dataset, %error, "a scan was not reported");
         }
     }
 
-    fn find(&self, session: u64, task: &wire::ScanTask) -> Result<(), LoadError> {
+    fn find(
+        &self,
+        session: u64,
+        task: &wire::ScanTask,
+        running: &Running,
+    ) -> Result<(), LoadError> {
         let rules = rules_of(&task.compression, &task.corrupt)?;
         match &task.work {
             None => Err(invalid("a task without work")),
-            Some(Work::List(list)) => again(|| self.list(session, task, &list.patterns)),
-            Some(Work::Scan(scan)) => self.scan(session, task, scan, rules),
+            Some(Work::List(list)) => self.list((session, task), &list.patterns, running),
+            Some(Work::Scan(scan)) => self.scan((session, task), scan, rules, running),
         }
     }
 
     fn list(
         &self,
-        session: u64,
-        task: &wire::ScanTask,
+        (session, task): (u64, &wire::ScanTask),
         patterns: &[String],
+        running: &Running,
     ) -> Result<(), LoadError> {
-        let found = discover(patterns, &mut || !self.is_stopped())?;
-        let mut files = Vec::with_capacity(found.paths.len());
-        for (index, path) in found.paths.into_iter().enumerate() {
-            let stamp = match found.stamps.get(index) {
-                Some(stamp) => stamp.clone(),
-                None => stamp(&found.root.join(&path))?,
+        let roots = self.session.data_roots();
+        roots.check(patterns)?;
+        let mut go_on = self.tells(running);
+        let found = discover(patterns, &mut go_on)?;
+        roots.check_found(&found, &mut go_on)?;
+        let listing = Listing::of(found, &mut go_on)?;
+        again(|| {
+            for (_, content) in &listing.parts {
+                running.beat();
+                self.put(content, running)?;
+            }
+            let request = wire::ReportListingRequest {
+                context: None,
+                session,
+                dataset: task.dataset.clone(),
+                fencing: task.fencing,
+                root: listing.root.clone(),
+                parts: listing.wire_parts(),
             };
-            files.push(ListedFile { path, size: stamp.size_bytes, etag: stamp.etag });
-        }
-        files.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
-        let mut parts = Vec::new();
-        for files in cut(files) {
-            let (count, bytes) = (files.len() as u64, files.iter().map(|file| file.size).sum());
-            let content = ListingChunk::new(files).encode().map_err(invalid)?;
-            let chunk = self.put(&content)?;
-            parts.push(wire::report_listing_request::Part { chunk, files: count, bytes });
-        }
-        let root = found.root.display().to_string();
-        let request = wire::ReportListingRequest {
-            context: None,
-            session,
-            dataset: task.dataset.clone(),
-            fencing: task.fencing,
-            root,
-            parts,
-        };
-        let _: wire::ReportListingResponse = self.call(|mut clients, context| {
-            let request = wire::ReportListingRequest { context, ..request.clone() };
-            Box::pin(async move { clients.worker.report_listing(request).await })
-        })?;
-        Ok(())
+            let _: wire::ReportListingResponse =
+                self.call(Some(running), |mut clients, context| {
+                    let request = wire::ReportListingRequest { context, ..request.clone() };
+                    Box::pin(async move { clients.worker.report_listing(request).await })
+                })?;
+            Ok(())
+        })
     }
 
     fn scan(
         &self,
-        session: u64,
-        task: &wire::ScanTask,
+        (session, task): (u64, &wire::ScanTask),
         scan: &wire::scan_task::Scan,
         rules: FileRules,
+        running: &Running,
     ) -> Result<(), LoadError> {
-        let listing = get_chunk(&self.session, &scan.chunk, &mut |_| !self.is_stopped())?;
+        let roots = self.session.data_roots();
+        roots.check(std::slice::from_ref(&scan.root))?;
+        let goes_on = || self.goes_on(Some(running));
+        let listing = get_chunk(&self.session, &scan.chunk, &mut |_| goes_on())?;
         let listing = ListingChunk::decode(&listing).map_err(invalid)?;
         let root = PathBuf::from(&scan.root);
         // With an ETag the listing has said all; others are looked at.
@@ -201,44 +310,52 @@ impl Scan {
         let stamps = known.collect::<Option<Vec<_>>>().unwrap_or_default();
         let paths = listing.files.into_iter().map(|file| file.path).collect();
         let found = Found { root, paths, stamps };
+        roots.check_found(&found, &mut self.tells(running))?;
+        let (is_remote, begun) = (is_remote(&found.root), Instant::now());
         let mut progress = |state: ScanProgress| {
-            self.session.set_scans(vec![wire::ScanProgress {
-                dataset: task.dataset.clone(),
-                fencing: task.fencing,
-                part: scan.part,
-                files: state.files as u64,
-                bytes: state.bytes,
-            }]);
-            !self.is_stopped()
+            running.files.store(state.files as u64, Ordering::Relaxed);
+            running.bytes.store(state.bytes, Ordering::Relaxed);
+            // Reads of a store end by themselves, with an error that says more than silence.
+            if is_remote || state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX {
+                running.beat();
+            }
+            match state.stage {
+                ScanStage::Listing if !is_remote => self.goes_on(None),
+                _ => goes_on(),
+            }
         };
-        let kept = self.kept.take().filter(|(root, cache)| *root == found.root && cache.is_kept());
+        let kept =
+            self.kept().take().filter(|(root, cache)| *root == found.root && cache.is_kept());
         let mut cache = match kept {
             Some((_, cache)) => cache,
-            None => Cache::open(&self.cache.folder, &found.root)?,
+            None => Cache::open(&self.cache.folder, &found.root),
         };
-        index_into(&mut cache, &found, rules, &self.cache, &Seeds::new(), &mut progress)?;
+        let rights = Rights::below(roots);
+        index_into(&mut cache, &found, rules, &self.cache, &Seeds::new(), &rights, &mut progress)?;
         let entry = |path: &String| {
             let entry = &cache.entries()[path];
             entry_of(&found.root, path, &entry.stamp, entry.index.clone(), rules.corrupt)
         };
         let entries: Vec<_> = found.paths.iter().map(entry).collect();
-        self.kept.replace(Some((found.root, cache)));
+        self.kept().replace((found.root, cache));
         let records = entries.iter().map(|entry| entry.records).sum();
         let content = encode(entries)?;
         again(|| {
+            running.beat();
             let request = wire::ReportScanRequest {
                 context: None,
                 session,
                 dataset: task.dataset.clone(),
                 fencing: task.fencing,
                 part: scan.part,
-                chunk: self.put(&content)?,
+                chunk: self.put(&content, running)?,
                 records,
             };
-            let _: wire::ReportScanResponse = self.call(|mut clients, context| {
-                let request = wire::ReportScanRequest { context, ..request.clone() };
-                Box::pin(async move { clients.worker.report_scan(request).await })
-            })?;
+            let _: wire::ReportScanResponse =
+                self.call(Some(running), |mut clients, context| {
+                    let request = wire::ReportScanRequest { context, ..request.clone() };
+                    Box::pin(async move { clients.worker.report_scan(request).await })
+                })?;
             Ok(())
         })
     }
@@ -249,7 +366,7 @@ impl Scan {
         task: &wire::ScanTask,
         error: &WireError,
     ) -> Result<(), WireError> {
-        let _: wire::FailScanResponse = self.call(|mut clients, context| {
+        let _: wire::FailScanResponse = self.call(None, |mut clients, context| {
             let request = wire::FailScanRequest {
                 context,
                 session,
@@ -262,12 +379,20 @@ impl Scan {
         Ok(())
     }
 
-    fn put(&self, content: &[u8]) -> Result<Vec<u8>, WireError> {
-        let response: wire::PutChunkResponse = self.call(|mut clients, context| {
-            let request = wire::PutChunkRequest { context, content: content.to_vec() };
-            Box::pin(async move { clients.worker.put_chunk(request).await })
-        })?;
-        Ok(response.digest)
+    fn put(&self, content: &[u8], running: &Running) -> Result<Vec<u8>, WireError> {
+        put_chunk(&self.session, content, &mut |_| self.goes_on(Some(running)))
+    }
+}
+
+/// A thread that works on a scan, which the session knows until it ends: by itself, or after storage that hangs.
+struct AtWork<'a> {
+    session: &'a Session,
+    running: &'a Arc<Running>,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.session.remove_scan(self.running);
     }
 }
 
@@ -309,35 +434,9 @@ fn encode(mut entries: Vec<FileEntry>) -> Result<Vec<u8>, LoadError> {
     }
 }
 
-/// Cuts a listing into parts, in its order.
-fn cut(files: Vec<ListedFile>) -> Vec<Vec<ListedFile>> {
-    let most = (files.len() / PARTS).clamp(PART_FILES.0, PART_FILES.1);
-    let mut parts: Vec<Vec<ListedFile>> = Vec::new();
-    let mut bytes = 0;
-    for file in files {
-        let is_full = match parts.last() {
-            None => true,
-            Some(part) => part.len() >= most || bytes + file.size > PART_BYTES,
-        };
-        if is_full {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += file.size;
-        parts.last_mut().expect("just pushed").push(file);
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn files(count: usize, size: u64) -> Vec<ListedFile> {
-        (0..count)
-            .map(|index| ListedFile { path: format!("{index:07}"), size, etag: None })
-            .collect()
-    }
 
     #[test]
     fn a_chunk_that_is_gone_is_put_again_a_few_times_and_nothing_else_is() {
@@ -356,17 +455,5 @@ mod tests {
         assert_eq!(tell(ErrorKind::NotFound, 2), (true, 3));
         assert_eq!(tell(ErrorKind::NotFound, u32::MAX), (false, REPORTS_MAX));
         assert_eq!(tell(ErrorKind::Fenced, 1), (false, 1));
-    }
-
-    #[test]
-    fn parts_hold_all_files_in_order_and_not_too_many() {
-        for (count, size, parts) in
-            [(0, 1, 0), (1, 1 << 40, 1), (65, 1, 2), (10, 8 << 30, 5), (1_000_000, 1, 1954)]
-        {
-            let cut = cut(files(count, size));
-            assert_eq!(cut.len(), parts, "{count} files of {size}");
-            let all: Vec<_> = cut.into_iter().flatten().collect();
-            assert_eq!(all, files(count, size));
-        }
     }
 }

@@ -13,12 +13,13 @@ use std::os::fd::BorrowedFd;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_socket::{Sender, SocketError};
 
-/// Sends a message; one that could not be sent for want of room is tried again for as long as the
-/// trainer lives.
+/// Sends a message. A trainer that does not read, because it is paused or evaluates a model, is waited for
+/// as long as its process lives and `wanted` says so.
 fn send(
     sender: &Sender<wire::ToTrainer>,
     message: wire::to_trainer::Message,
     descriptor: Option<BorrowedFd<'_>>,
+    wanted: &mut dyn FnMut() -> bool,
 ) -> Result<(), SocketError> {
-    sender.send(&wire::ToTrainer { message: Some(message) }, descriptor)
+    sender.send_while(&wire::ToTrainer { message: Some(message) }, descriptor, wanted)
 }

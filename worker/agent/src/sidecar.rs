@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
-
 use self::tfds::DatasetInfo;
+use crate::error::LoadError;
+use crate::looks::{aside, each};
 use crate::remote::is_remote;
 
 /// What files beside a dataset's shards say of them.
@@ -53,11 +53,19 @@ impl Sidecars {
     ///
     /// Of an index every line is read, and compared with its shard: its size, and up to 64 of its frames.
     /// - `paths`: of the shards, relative to `root`.
-    pub fn beside(root: &Path, paths: &[String]) -> Self {
+    /// - `go_on`: asked ten times a second, with the number of looks that are done; `false` gives up.
+    ///
+    /// # Errors  `Interrupted`; the system has no threads.
+    pub fn beside(
+        root: &Path,
+        paths: &[String],
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Self, LoadError> {
         if is_remote(root) {
-            return Self { counts: vec![Vec::new(); paths.len()], faults: Vec::new() };
+            return Ok(Self { counts: vec![Vec::new(); paths.len()], faults: Vec::new() });
         }
-        let indexes: Vec<_> = paths.par_iter().map(|path| of_index(&root.join(path))).collect();
+        let shards = paths.iter().map(|path| root.join(path)).collect();
+        let indexes = each(shards, go_on, |shard: &PathBuf| of_index(shard))?;
         let mut sidecars = Self::default();
         for said in indexes {
             let mut counts = Vec::new();
@@ -69,11 +77,16 @@ impl Sidecars {
             }
             sidecars.counts.push(counts);
         }
-        sidecars.add_tfds(root, paths);
-        sidecars
+        sidecars.add_tfds(root, paths, &mut |done| go_on(paths.len() + done))?;
+        Ok(sidecars)
     }
 
-    fn add_tfds(&mut self, root: &Path, paths: &[String]) {
+    fn add_tfds(
+        &mut self,
+        root: &Path,
+        paths: &[String],
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), LoadError> {
         let mut folders: BTreeMap<PathBuf, Vec<(usize, String)>> = BTreeMap::new();
         for (shard, path) in paths.iter().enumerate() {
             let path = root.join(path);
@@ -84,7 +97,8 @@ impl Sidecars {
         }
         for (folder, shards) in folders {
             let by = folder.join(tfds::NAME);
-            let info = match DatasetInfo::read(&folder) {
+            let of = folder.clone();
+            let info = match aside(go_on, move || DatasetInfo::read(&of))? {
                 Ok(Some(info)) => info,
                 Ok(None) => continue,
                 Err(what) => {
@@ -92,17 +106,20 @@ impl Sidecars {
                     continue;
                 }
             };
-            let mut splits = BTreeSet::new();
-            for (shard, name) in shards {
-                if let Some((split, records)) = info.files.get(&name) {
+            let (mut splits, mut there) = (BTreeSet::new(), BTreeSet::new());
+            for (shard, name) in &shards {
+                if let Some((split, records)) = info.files.get(name) {
                     splits.insert(split);
-                    self.counts[shard].push(Count { records: *records, by: by.clone() });
+                    there.insert(name);
+                    self.counts[*shard].push(Count { records: *records, by: by.clone() });
                 }
             }
-            let missing = |name: &&String| !folder.join(name).exists();
             for split in splits {
                 let files = info.files.iter().filter(|(_, (of, _))| of == split);
-                let mut gone = files.map(|(name, _)| name).filter(missing);
+                let others = files.map(|(name, _)| name).filter(|name| !there.contains(name));
+                let (others, folder) = (others.cloned().collect(), folder.clone());
+                let look = move |name: &String| (!folder.join(name).exists()).then(|| name.clone());
+                let mut gone = each(others, go_on, look)?.into_iter().flatten();
                 if let Some(first) = gone.next() {
                     let more = gone.count();
                     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
@@ -113,6 +130,7 @@ impl Sidecars {
                 }
             }
         }
+        Ok(())
     }
 
     /// What is said of a shard, in the order of the names of those who say it; they may differ.
@@ -186,7 +204,8 @@ mod tests {
     }
 
     fn beside(folder: &Path, names: &[&str]) -> Sidecars {
-        Sidecars::beside(folder, &names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        Sidecars::beside(folder, &names, &mut |_| true).unwrap()
     }
 
     #[test]

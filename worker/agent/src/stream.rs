@@ -17,9 +17,16 @@ use crate::files::{Files, ShardBytes};
 use crate::gather::{Chunks, Gathered, Held, Item, Record};
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
+use crate::place::Trails;
 
 /// Bytes that are read at once for a single record.
 const ONE_RECORD_BYTES: usize = 64 << 10;
+
+/// A record's length and checksums in its file.
+const FRAME_BYTES: u64 = 16;
+
+/// Bytes of a read at least, however few records a lane has.
+const CHUNK_BYTES_LEAST: usize = 4 << 10;
 
 /// The reader of one shard, handed to a reading thread and back.
 type Reader = ChunkReader<Decoder<ShardBytes>>;
@@ -45,6 +52,8 @@ pub(crate) struct StreamTools {
     pub(crate) chunk_bytes: usize,
     /// Shards of a lane that are in reading before their turn, at most.
     pub(crate) primed_max: usize,
+    /// Where the walks of lanes that are read by place ended.
+    pub(crate) trails: Arc<Trails>,
     /// Nobody waits any more: reading ends at the next record.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -222,6 +231,19 @@ impl Streams {
 }
 
 impl StreamTools {
+    /// The same for a lane of `samples`: of thousands of short ones, each needs few bytes.
+    pub(crate) fn for_samples(&self, samples: u64) -> Self {
+        let most = self.bytes_of(samples).max(CHUNK_BYTES_LEAST);
+        Self { chunk_bytes: self.chunk_bytes.min(most), ..self.clone() }
+    }
+
+    /// Bytes that most runs of so many records are shorter than.
+    pub(crate) fn bytes_of(&self, samples: u64) -> usize {
+        let record_bytes = self.files.dataset().record_bytes_mean().saturating_add(FRAME_BYTES);
+        let twice = samples.saturating_mul(2).saturating_mul(record_bytes);
+        usize::try_from(twice).unwrap_or(usize::MAX)
+    }
+
     /// The record of `sample`, by reads of its own on this thread.
     pub(crate) fn read_one(&self, sample: Sample) -> Result<Record, LoadError> {
         let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::{Choice, Range, Reasons, Spent, Tuner};
+use shardfeed_pipeline::{Account, Choice, Range, Reasons, Spent, Tuner};
 
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
@@ -13,6 +13,7 @@ use crate::work::{Share, cores};
 pub const PREFETCH_START: usize = 4;
 /// And at most: more than that is no burst.
 pub(crate) const PREFETCH_MOST: usize = 16;
+const _: () = assert!(PREFETCH_MOST as u64 == shardfeed_pipeline::PREFETCH_CHOSEN_MAX);
 
 /// Threads that wait for storage, to begin with: at least, at most, and for each core.
 const READING_START: (usize, usize, usize) = (4, 16, 2);
@@ -34,7 +35,6 @@ pub(crate) struct Tuning {
 struct State {
     tuner: Tuner,
     looked: Instant,
-    seen: Spent,
 }
 
 impl Tuning {
@@ -51,15 +51,15 @@ impl Tuning {
         };
         let computing = match Share::asked() {
             Some(asked) => Range::fixed(asked as u64),
-            // One core is the trainer's until it is known to be short here.
-            None => Range { start: (cores as u64).saturating_sub(1), least: 1, most: cores as u64 },
+            // Until the first batches are out the trainer has nothing to do.
+            None => Range { start: cores as u64, least: 1, most: cores as u64 },
         };
         let start = reading as u64;
         let reading_range = Range { start, least: start, most: READING_MOST as u64 };
         let tuner = Tuner::new(prefetch, reading_range, computing);
         let share = Share::new(tuner.choice().computing as usize);
         let io = Arc::new(IoPool::new(reading)?);
-        let state = State { tuner, looked: Instant::now(), seen: Spent::default() };
+        let state = State { tuner, looked: Instant::now() };
         Ok(Self { io, share, state: Mutex::new(state) })
     }
 
@@ -90,10 +90,9 @@ impl Tuning {
         if state.looked.elapsed() < LOOK_EVERY {
             return None;
         }
-        let (spent, before) = (meter.account().since_start, state.tuner.choice());
-        let seen = spent.since(&state.seen);
-        let choice = state.tuner.look(&seen);
-        (state.looked, state.seen) = (Instant::now(), spent);
+        let (spent, before) = (up_to_now(&meter.account()), state.tuner.choice());
+        let choice = state.tuner.look(&spent);
+        state.looked = Instant::now();
         if choice == before {
             return None;
         }
@@ -114,5 +113,33 @@ impl Tuning {
             (setup.prefetch, setup.reasons) = (choice.prefetch, reasons);
             (setup.computing_threads, setup.reading_threads) = (computing, reading);
         });
+    }
+}
+
+/// What was spent since reading began, with what the trainer has done since its last batch.
+fn up_to_now(account: &Account) -> Spent {
+    let waiting_us = account.waiting_us.unwrap_or(0);
+    let mut spent = account.since_start;
+    if waiting_us > 0 {
+        spent.wait_us += waiting_us;
+        spent.work_us += account.idle_us.saturating_sub(waiting_us);
+    }
+    spent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trainer_does_counts_before_its_batch_is_taken() {
+        let since_start = Spent { wait_us: 1, work_us: 2, ..Spent::default() };
+        let account =
+            |waiting_us| Account { since_start, idle_us: 70, waiting_us, ..Account::default() };
+        let of = |waiting_us| {
+            let Spent { wait_us, work_us, .. } = up_to_now(&account(waiting_us));
+            (wait_us, work_us)
+        };
+        assert_eq!((of(Some(10)), of(Some(0)), of(None)), ((11, 62), (1, 2), (1, 2)));
     }
 }

@@ -24,11 +24,16 @@ impl Pulse {
         Self { begun: Instant::now(), seen_ms: AtomicU64::new(0) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn silent_since(begun: Instant) -> Self {
+        Self { begun, seen_ms: AtomicU64::new(0) }
+    }
+
     pub(crate) fn beat(&self) {
         self.seen_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    fn silent(&self) -> Duration {
+    pub(crate) fn silent(&self) -> Duration {
         Duration::from_millis(self.now_ms().saturating_sub(self.seen_ms.load(Ordering::Relaxed)))
     }
 

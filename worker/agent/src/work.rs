@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError};
+use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
 
+use crate::descriptors;
 use crate::error::LoadError;
 use crate::gather::{Gathered, Item};
 use crate::mend::{Mending, Order, Skipped};
@@ -204,12 +205,19 @@ impl Work {
         let at = [("epoch", self.draw.epoch), ("step", self.step)];
         let _span = trace::span_of("assemble", at);
         let (mut needed, mut never) = (0, None);
-        let made = self.assembler.assemble_within(rows, &self.draw, |bytes| {
-            needed = bytes;
-            self.ticket.has_room(bytes).unwrap_or_else(|error| {
-                never = Some(error);
-                false
+        let assemble = || {
+            self.assembler.assemble_within(rows, &self.draw, |bytes| {
+                needed = bytes;
+                self.ticket.has_room(bytes).unwrap_or_else(|error| {
+                    never = Some(error);
+                    false
+                })
             })
+        };
+        // A slot for another process needs a descriptor until that has it.
+        let made = descriptors::with(assemble, |error| match &error.fault {
+            RowFault::Memory { source, .. } => descriptors::is_short(source),
+            _ => false,
         });
         match (made.map_err(AssembleError::Row)?, never) {
             (_, Some(error)) => Err(AssembleError::Load(LoadError::BatchTooLarge(

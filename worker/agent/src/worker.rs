@@ -13,6 +13,8 @@ use crate::cache::CacheOptions;
 use crate::catalog::Catalog;
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
 use crate::control::Control;
+use crate::descriptors;
+use crate::rights::DataRoots;
 use crate::scan::Scanner;
 use crate::serve::{Budget, Hub, serve};
 use crate::view::{Pulse, WorkerView};
@@ -33,12 +35,6 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Whoever is not let go in this time is left to it, and the cluster is left: others wait for the leases.
 const LET_GO_WAIT: Duration = Duration::from_secs(1);
 
-/// How long stopping waits for the coordinator to hear how far ranks came.
-const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
-
-/// How long stopping waits for the coordinator to hear of it; else the session expires.
-const LEAVE_WAIT: Duration = Duration::from_secs(2);
-
 /// What a worker is told.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
@@ -58,6 +54,8 @@ pub struct WorkerOptions {
     pub threads: Option<usize>,
     /// Where indexes are kept.
     pub cache: CacheOptions,
+    /// Below which folders and URLs it reads for the cluster, and for other users than its own.
+    pub data_roots: DataRoots,
 }
 
 /// Why a worker does not start.
@@ -93,8 +91,11 @@ impl Worker {
         let WorkerOptions { name, host, coordinator, socket, listen, .. } = options;
         let listener = Arc::new(Listener::bind(&socket, listen)?);
         use_threads(options.threads);
+        // Each trainer has a socket and, while it is started, a slot's descriptor for each batch ahead.
+        descriptors::limit();
         let endpoint = socket.display().to_string();
-        let info = WorkerInfo { name: name.clone(), host, in_process: false, endpoint };
+        let data_roots = options.data_roots;
+        let info = WorkerInfo { name: name.clone(), host, in_process: false, endpoint, data_roots };
         let session = Arc::new(Session::start(coordinator, info));
         let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())?;
         let control = Arc::new(GrpcControl::new(Arc::clone(&session)));
@@ -104,8 +105,9 @@ impl Worker {
             catalog: Catalog::new(Arc::clone(&session), options.cache),
             session,
             budget: Budget::new(options.memory_budget_bytes),
-            stop: AtomicBool::new(false),
+            stop: Arc::default(),
             is_draining: AtomicBool::new(false),
+            serving: Default::default(),
         });
         let trainers = Arc::new(AtomicUsize::new(0));
         let pulse = Arc::new(Pulse::new());
@@ -151,9 +153,7 @@ impl Drop for Worker {
             }
         };
         let_go(LET_GO_WAIT);
-        // After the session has ended nobody believes where its ranks stood.
-        self.control.tell_rest(LAST_WORDS_WAIT);
-        self.hub.session.leave(LEAVE_WAIT);
+        self.control.leave();
         let_go(STOP_WAIT);
     }
 }
@@ -189,8 +189,7 @@ impl Accept {
         }
         if self.draining == Draining::Begun && self.trainers.load(Ordering::Relaxed) == 0 {
             self.draining = Draining::Done;
-            self.control.tell_rest(LAST_WORDS_WAIT);
-            self.hub.session.leave(LEAVE_WAIT);
+            self.control.leave();
             tracing::info!(
                 "drained: this worker serves nothing and has left the cluster; stop it, or start it again \
                  once it is uncordoned"

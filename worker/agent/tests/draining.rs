@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{CacheChoice, Coordinator, Credentials, Worker, WorkerOptions};
-use shardfeed_pipeline::JpegDecoder;
+use shardfeed_agent::{CacheChoice, Coordinator, Credentials, EncodedSpec, Worker, WorkerOptions};
+use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 use shardfeed_plan::{ContentDigest, JobIdentity, Mode, Shuffle, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::trainer::v1 as trainer;
@@ -159,6 +159,7 @@ fn start(sessions: &Sessions) -> Started {
         memory_budget_bytes: 64 << 20,
         threads: Some(1),
         cache: CacheChoice::Off.into(),
+        data_roots: Default::default(),
     });
     let worker = worker.unwrap();
     worker.session().id(&mut |_| true).unwrap();
@@ -194,7 +195,7 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
 }
 
 #[test]
-fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
+fn a_job_of_another_pixel_contract_is_refused_by_name() {
     let sessions = Sessions::default();
     let started = start(&sessions);
     let (mut trainer, said) = greet(&started.socket);
@@ -212,13 +213,14 @@ fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
         lanes: 1,
         tail: Tail::Drop,
         mode: Mode::Deterministic,
-        operators: "raw/1".into(),
-        decoder: "zune-jpeg+from-tomorrow".into(),
+        records: EncodedSpec::raw().records(),
+        decoder: "pixels/from-tomorrow".into(),
     };
     let register = trainer::Register {
         job: "j".into(),
         identity: Some(identity_to(&identity)),
-        features: String::new(),
+        record_spec: EncodedSpec::raw().bytes().to_vec(),
+        tables: vec![],
     };
     trainer
         .send(
@@ -229,17 +231,13 @@ fn a_job_with_a_decoder_that_the_worker_lacks_is_refused_by_name() {
     let Message::Failed(failed) = hear(&mut trainer) else { panic!("it is not refused") };
     let error = WireError::from_message(failed.error);
     assert_eq!(error.kind, ErrorKind::WrongVersion);
-    let has = JpegDecoder::names_built();
     assert_eq!(
         error.message,
-        format!(
-            "worker w has no decoder `from-tomorrow`, which the job pins so that its pixels are the same \
-             on every host; it has {has}. Start the worker from a build with the cargo feature \
-             `from-tomorrow`, or give decode_image a decoder that it has, which makes another job"
-        )
+        "worker w decodes images by the pixel contract `pixels/1`, but the job pins `pixels/from-tomorrow`; \
+         run a version of shardfeed on the worker that has the job's contract, or start another job"
     );
     let joined = sessions.joined.lock().unwrap().clone();
-    assert_eq!(joined.join(", "), has, "what it announced when it joined");
+    assert_eq!(joined, [PIXEL_CONTRACT, JPEG_LIBRARY], "what it announced when it joined");
 }
 
 #[test]
@@ -263,13 +261,14 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
         lanes: 1,
         tail: Tail::Drop,
         mode: Mode::Deterministic,
-        operators: "raw/1".into(),
+        records: EncodedSpec::raw().records(),
         decoder: "none".into(),
     };
     let register = trainer::Register {
         job: "j".into(),
         identity: Some(identity_to(&identity)),
-        features: String::new(),
+        record_spec: EncodedSpec::raw().bytes().to_vec(),
+        tables: vec![],
     };
     let nameless = trainer::Register { identity: None, ..register.clone() };
     let said = [

@@ -10,10 +10,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use shardfeed_agent::{Delivered, LoadError};
+use shardfeed_agent::LoadError;
 use shardfeed_plan::Cursor;
 
 use crate::contents::Contents;
+use crate::loader::Head;
 
 /// One rank's ledger.
 #[derive(Debug)]
@@ -57,17 +58,17 @@ impl Ledger {
         self.append()
     }
 
-    /// A batch is handed out.
+    /// A batch is consumed.
     pub(crate) fn hand_out(
         &mut self,
         generation: u64,
-        delivered: &Delivered,
+        head: &Head,
         contents: &Contents,
     ) -> Result<(), LoadError> {
         use std::fmt::Write as _;
         self.text.clear();
-        let Delivered { epoch, step, .. } = delivered;
-        for planned in &delivered.samples {
+        let Head { epoch, step, .. } = head;
+        for planned in &head.samples {
             let path = &contents.shards[planned.sample.shard as usize].path;
             let (ordinal, valid) = (planned.sample.ordinal, u8::from(planned.valid));
             let _ = write!(self.text, "{generation} {epoch} {step} ");

@@ -20,19 +20,20 @@ mod timeline;
 mod link;
 
 mod redeal;
+mod spec_in_state;
 
 mod loader;
 
 pub use contents::{Contents, ShardRow};
 pub use link::{ControlOf, default_worker_socket};
-pub use loader::{Loader, LoaderStats, Next};
-pub use options::{ClusterOptions, LoaderOptions};
+pub use loader::{Commit, Loader, LoaderStats, Next, Offer, Offered};
+pub use options::{ClusterOptions, LoaderOptions, interleave_default};
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};
 
 pub use shardfeed_agent::{
-    Account, CacheChoice, CacheOptions, Dataset, Delivered, Finding, Limit, LoadError,
-    OpenProgress, PrefetchStats, Reason, ScanProgress, ScanStage, Setup, Spent, account_from,
-    account_to, default_budget_bytes, finding, trace, use_threads,
+    Account, CacheChoice, CacheOptions, Dataset, Delivered, DoubtPolicy, EncodedSpec, Finding,
+    GrantStats, Limit, LoadError, OpenProgress, PrefetchStats, Reason, ScanProgress, ScanStage,
+    Setup, Spent, account_from, account_to, default_budget_bytes, finding, trace, use_threads,
 };
 pub use skipped::{CorruptBudget, SkippedRecord, What};

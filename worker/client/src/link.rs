@@ -11,7 +11,9 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::{Control, Delivered, Demand, LoadError, OpenProgress, PrefetchStats};
+use shardfeed_agent::{
+    Control, Delivered, Demand, EncodedSpec, LoadError, OpenProgress, PrefetchStats,
+};
 use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_plan::{Intent, JobIdentity, Segment, Token};
 
@@ -55,12 +57,24 @@ pub(crate) enum Event {
     EpochEnd { epoch: u64, steps: u64 },
 }
 
+/// What the batch in hand counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InHand {
+    /// It may be consumed.
+    Good,
+    /// Its lease is not confirmed, or its job is paused: it waits.
+    Unconfirmed,
+    /// Nothing: what was read under its lease comes again.
+    Gone,
+}
+
 /// What a job is, for whoever makes it known.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) identity: JobIdentity,
     pub(crate) schema: Arc<Schema>,
+    pub(crate) record_spec: Arc<EncodedSpec>,
 }
 
 /// What is common to all links of one loader.
@@ -93,14 +107,38 @@ impl Deal {
 pub(crate) enum Link {
     Here(Box<Here>),
     Cluster(Box<Cluster>),
+    Closed(Box<LastWords>),
+}
+
+/// What a link said of itself when it was closed.
+pub(crate) struct LastWords {
+    cluster_id: Option<String>,
+    stats: Option<PrefetchStats>,
+    copied: u64,
+    source: String,
 }
 
 impl Link {
+    /// Ends reading and lets go of everything but what it says of itself.
+    pub(crate) fn close(&mut self) {
+        if let Self::Closed(_) = self {
+            return;
+        }
+        let (cluster_id, stats) = (self.cluster_id(), self.stats());
+        let (copied, source) = (self.copied(), self.source());
+        *self = Self::Closed(Box::new(LastWords { cluster_id, stats, copied, source }));
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed(_))
+    }
+
     /// Makes the job known.
     pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
         match self {
             Self::Here(here) => here.register(job, progress),
             Self::Cluster(cluster) => cluster.register(job, progress),
+            Self::Closed(_) => Err(LoadError::Closed),
         }
     }
 
@@ -113,6 +151,7 @@ impl Link {
         match self {
             Self::Here(here) => here.poll(place, timeout),
             Self::Cluster(cluster) => cluster.poll(place, timeout),
+            Self::Closed(_) => Err(LoadError::Closed),
         }
     }
 
@@ -121,22 +160,19 @@ impl Link {
         match self {
             Self::Here(here) => here.peek(count, see),
             Self::Cluster(cluster) => cluster.peek(count, see),
+            Self::Closed(_) => {}
         }
     }
 
-    /// Takes back the batch that the last [`Link::poll`] gave: the next one gives it again, if it still counts.
-    pub(crate) fn put_back(&mut self, delivered: Box<Delivered>) {
+    /// Whether the batch that the last [`Link::poll`] gave may be consumed; what has come from whoever reads is
+    /// looked at first, without waiting.
+    ///
+    /// # Errors  The rank was started again elsewhere.
+    pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
         match self {
-            Self::Here(here) => here.put_back(delivered),
-            Self::Cluster(cluster) => cluster.put_back(*delivered),
-        }
-    }
-
-    /// Whether the rank may still take what it was given.
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
-        match self {
-            Self::Here(here) => here.check(),
-            Self::Cluster(cluster) => cluster.check(),
+            Self::Here(here) => here.confirm(),
+            Self::Cluster(cluster) => cluster.confirm(),
+            Self::Closed(_) => Ok(InHand::Gone),
         }
     }
 
@@ -145,6 +181,7 @@ impl Link {
         match self {
             Self::Here(here) => here.took(epoch, step, Some(&demand)),
             Self::Cluster(cluster) => cluster.took(epoch, step, Some(demand)),
+            Self::Closed(_) => {}
         }
     }
 
@@ -154,6 +191,7 @@ impl Link {
         match self {
             Self::Here(here) => here.waits(waiting),
             Self::Cluster(cluster) => cluster.waits(epoch, step, waiting),
+            Self::Closed(_) => {}
         }
     }
 
@@ -162,6 +200,7 @@ impl Link {
         match self {
             Self::Here(here) => here.took(epoch, step, None),
             Self::Cluster(cluster) => cluster.stands_at(epoch, step),
+            Self::Closed(_) => {}
         }
     }
 
@@ -170,6 +209,16 @@ impl Link {
         match self {
             Self::Here(here) => here.stop(),
             Self::Cluster(cluster) => cluster.stop(),
+            Self::Closed(_) => {}
+        }
+    }
+
+    /// Stops for good; `failure`: the error that ends the trainer.
+    pub(crate) fn end(&mut self, failure: Option<&str>) {
+        match self {
+            Self::Here(here) => here.stop(),
+            Self::Cluster(cluster) => cluster.end(failure),
+            Self::Closed(_) => {}
         }
     }
 
@@ -178,6 +227,7 @@ impl Link {
         match self {
             Self::Here(here) => here.deal(deal),
             Self::Cluster(cluster) => cluster.deal(deal),
+            Self::Closed(_) => {}
         }
     }
 
@@ -199,6 +249,7 @@ impl Link {
                 "resume=\"latest\" needs a coordinator; pass a state_dict()".into(),
             )),
             Self::Cluster(cluster) => cluster.latest(job, progress),
+            Self::Closed(_) => Err(LoadError::Closed),
         }
     }
 
@@ -207,6 +258,7 @@ impl Link {
         match self {
             Self::Here(_) => None,
             Self::Cluster(cluster) => cluster.cluster_id(),
+            Self::Closed(last) => last.cluster_id.clone(),
         }
     }
 
@@ -215,6 +267,7 @@ impl Link {
         match self {
             Self::Here(here) => here.stats(),
             Self::Cluster(cluster) => cluster.stats(),
+            Self::Closed(last) => last.stats,
         }
     }
 
@@ -223,6 +276,7 @@ impl Link {
         match self {
             Self::Here(_) => 0,
             Self::Cluster(cluster) => cluster.copied(),
+            Self::Closed(last) => last.copied,
         }
     }
 
@@ -231,6 +285,7 @@ impl Link {
         match self {
             Self::Here(_) => "in process".into(),
             Self::Cluster(cluster) => cluster.source(),
+            Self::Closed(last) => last.source.clone(),
         }
     }
 }

@@ -1,15 +1,17 @@
 //! A rank's loader: where it stands, and the batches from there on.
 
+mod offer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Account, Dataset, Delivered, Finding, LoadError, OpenProgress, Plans, PrefetchStats,
+    Account, Dataset, EncodedSpec, Finding, LoadError, OpenProgress, Plans, PrefetchStats,
     ScanProgress, default_budget_bytes, finding,
 };
-use shardfeed_pipeline::{Batch, Schema};
+use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, Intent, JobIdentity, Mode, Segment, Shuffle, Start, Token,
+    Cursor, Digest, EpochPlan, Intent, JobIdentity, Mode, Position, Segment, Shuffle, Start, Token,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use uuid::Uuid;
@@ -17,15 +19,16 @@ use uuid::Uuid;
 use crate::contents::Contents;
 use crate::course::Course;
 use crate::ledger::Ledger;
-use crate::link::{Cluster, ControlOf, Event, Here, Job, Link, Opened, Place, Progress, Setting};
-use crate::options::LoaderOptions;
+use crate::link::{Cluster, ControlOf, Here, Job, Link, Opened, Place, Progress, Setting};
+use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
 use crate::redeal;
 use crate::skipped::{SkipLog, SkippedRecord};
+use crate::spec_in_state;
 use crate::timeline::Timeline;
-
-/// Times that a rank that has consumed nothing starts again because others did.
-const REPLACED_MAX: u32 = 8;
+pub(crate) use offer::Head;
+use offer::Held;
+pub use offer::{Commit, Next, Offer, Offered};
 
 /// One rank's batches, epoch after epoch.
 pub struct Loader {
@@ -48,11 +51,15 @@ pub struct Loader {
     ledger: Option<Ledger>,
     /// Generation whose beginning stands in the ledger; starting again after an error is no new one.
     in_ledger: Option<u64>,
+    /// The batch in hand, not consumed yet.
+    held: Option<Held>,
+    /// Batches that were offered.
+    offers: u64,
     handed_out: u64,
     skipped: SkipLog,
     pace: Pace,
     /// Last, as it is written when everything else is gone.
-    _timeline: Option<Timeline>,
+    timeline: Option<Timeline>,
 }
 
 /// How a rank takes its place.
@@ -64,17 +71,6 @@ enum Entry {
     Move { from: u64 },
     /// It has its place in this generation.
     Joined { generation: u64 },
-}
-
-/// What a look for the next batch found.
-#[derive(Debug)]
-pub enum Next {
-    /// The next batch; it is consumed.
-    Batch(Box<Delivered>),
-    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
-    EpochEnd,
-    /// Not ready yet.
-    Pending,
 }
 
 /// What a loader holds and has done.
@@ -123,6 +119,7 @@ impl Loader {
             None => Schema::raw(),
             Some(spec) => Schema::new(spec)?,
         };
+        let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         schema.open_tables()?;
         let start = start(&options);
         // Numbers that make no plan are refused before anything is scanned.
@@ -132,14 +129,14 @@ impl Loader {
         };
         Segment::start(lanes, start.batch_size, start.world_size)?;
         let ledger = Ledger::from_environment(options.rank)?;
-        let timeline = Timeline::from_environment(options.rank)?;
+        let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
         let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
         let (mut link, contents) = open_link(setting, control_of, progress)?;
         let share = contents.records().div_ceil(options.world_size.max(1));
         let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
-        let identity = identity(&options, &contents, &schema, lanes);
+        let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
         let plans = Arc::new(Plans::new(contents.counts(), (options.tail, options.limit)));
         let course = Course::at(&plans, &cursor, contents.records())?;
@@ -148,6 +145,7 @@ impl Loader {
             name: job_name(&options, &trainer, cursor.identity())?,
             identity: cursor.identity().clone(),
             schema: Arc::clone(&schema),
+            record_spec,
         };
         link.register(&job, progress)?;
         let contents = Arc::new(contents);
@@ -168,205 +166,32 @@ impl Loader {
             replaced,
             ledger,
             in_ledger,
+            held: None,
+            offers: 0,
             handed_out,
             skipped,
             pace: Pace::default(),
-            _timeline: timeline,
+            timeline,
         })
-    }
-
-    /// Waits at most `timeout` for the next batch of the cursor's epoch, and consumes it.
-    ///
-    /// # Errors  Why there is no next batch; the cursor stays, and trying again reads again.
-    pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
-        self.next_after(timeout, &mut |_| Ok(true))
-    }
-
-    /// As [`Loader::next`], but the batch is consumed only after `prepare` is done with it.
-    /// - `prepare`: returns false if it is not done yet. Then nothing is, and the next call shows it the same batch
-    ///   again, unless that is not this rank's any more.
-    ///
-    /// # Errors  Also that of `prepare`; whoever tries again gets the same batch.
-    pub fn next_after(
-        &mut self,
-        timeout: Duration,
-        prepare: &mut dyn FnMut(&mut Batch) -> Result<bool, LoadError>,
-    ) -> Result<Next, LoadError> {
-        self.pace.asks();
-        let mut is_held_up = false;
-        let mut prepare =
-            |batch: &mut Batch| prepare(batch).inspect(|is_done| is_held_up = !is_done);
-        let next = self.look(timeout, &mut prepare)?;
-        match next {
-            Next::Batch(_) => {}
-            Next::EpochEnd => self.pace.rests(),
-            // It has its batch: whoever reads has nothing to do with this wait.
-            Next::Pending if is_held_up => {}
-            Next::Pending => {
-                if let Some(waiting) = self.pace.tells() {
-                    let (epoch, step) = (self.cursor.epoch(), self.cursor.step());
-                    self.link.waits(epoch, step, waiting);
-                }
-            }
-        }
-        Ok(next)
-    }
-
-    /// Shows what is ready of the next `count` batches, in sequence, for one who copies them elsewhere
-    /// before they are asked for. Never waits, starts nothing, and consumes nothing: a batch that was
-    /// shown may be dropped and come again, as another one.
-    pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
-        self.link.peek(count, see);
-    }
-
-    fn look(
-        &mut self,
-        timeout: Duration,
-        prepare: &mut dyn FnMut(&mut Batch) -> Result<bool, LoadError>,
-    ) -> Result<Next, LoadError> {
-        if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
-            return self.finish_epoch();
-        }
-        let (cursor, plans, entry) = (&self.cursor, &self.plans, self.entry);
-        let rank = self.options.rank;
-        let mut place = |in_hand| place(cursor, plans, rank, entry, in_hand);
-        let event = match self.link.poll(&mut place, timeout) {
-            Err(LoadError::Wire(error)) if self.may_start_again(&error) => {
-                // The other ranks were started again from here: as if this one had come later.
-                tracing::info!(%error, "starting again, as nothing was consumed");
-                self.link.stop();
-                self.entry = Entry::Start;
-                self.replaced += 1;
-                return Ok(Next::Pending);
-            }
-            other => other?,
-        };
-        match event {
-            Event::Pending => Ok(Next::Pending),
-            Event::Started { generation } => {
-                self.started(generation)?;
-                Ok(Next::Pending)
-            }
-            Event::EpochEnd { epoch, steps } => self.epoch_ended(epoch, steps),
-            Event::Batch(mut delivered) => {
-                let at = (delivered.epoch, delivered.step);
-                if at != (self.cursor.epoch(), self.cursor.step()) {
-                    tracing::error!(?at, "a batch came out of sequence");
-                    self.link.stop();
-                    return Err(LoadError::ReaderLost);
-                }
-                let consumed = match prepare(&mut delivered.batch) {
-                    Ok(true) => self.consume(&delivered),
-                    Ok(false) => {
-                        self.link.put_back(delivered);
-                        return Ok(Next::Pending);
-                    }
-                    Err(error) => Err(error),
-                };
-                match consumed {
-                    Ok(()) => Ok(Next::Batch(delivered)),
-                    Err(error) => {
-                        // The batch was not handed out: whoever tries again gets it again.
-                        self.link.stop();
-                        if self.has_lapsed(&error) { Ok(Next::Pending) } else { Err(error) }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether a dynamic job's lease ended in this moment: it goes on from what was consumed.
-    fn has_lapsed(&self, error: &LoadError) -> bool {
-        self.cursor.identity().is_dynamic()
-            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
-    }
-
-    fn finish_epoch(&mut self) -> Result<Next, LoadError> {
-        let mut next = self.cursor.clone();
-        next.finish_epoch();
-        self.course = self.course_at(&next)?;
-        self.cursor = next;
-        self.link.epoch_ended();
-        Ok(Next::EpochEnd)
-    }
-
-    /// Whoever grants says that an epoch has nothing more for this rank.
-    fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Next, LoadError> {
-        let at = (self.cursor.epoch(), self.cursor.step());
-        if epoch < at.0 {
-            // Its steps were known, and the last one ended it.
-            return Ok(Next::Pending);
-        }
-        if (epoch, steps) != at {
-            tracing::error!(?at, epoch, steps, "an epoch ended elsewhere");
-            self.link.stop();
-            return Err(LoadError::ReaderLost);
-        }
-        let ended = self.finish_epoch()?;
-        self.is_untouched = false;
-        self.link.stands_at(self.cursor.epoch(), self.cursor.step());
-        Ok(ended)
     }
 
     fn course_at(&self, cursor: &Cursor) -> Result<Course, LoadError> {
         Ok(Course::at(&self.plans, cursor, self.contents.records())?)
     }
 
-    fn may_start_again(&self, error: &WireError) -> bool {
-        error.kind == ErrorKind::Superseded && self.is_untouched && self.replaced < REPLACED_MAX
-    }
-
-    /// The rank has its place in a generation.
-    fn started(&mut self, generation: u64) -> Result<(), LoadError> {
-        if self.entry != (Entry::Joined { generation }) {
-            self.is_untouched = true;
-        }
-        self.entry = Entry::Joined { generation };
-        self.cursor.set_generation(generation);
-        if self.cursor.identity().is_dynamic() {
-            // Its lists are kept there alone.
-            self.cursor.set_cluster(self.link.cluster_id());
-        }
-        if let Some(ledger) = &mut self.ledger
-            && self.in_ledger != Some(generation)
-        {
-            let begun = ledger.begin(&self.cursor);
-            if begun.is_err() {
-                self.link.stop();
-            }
-            begun?;
-            self.in_ledger = Some(generation);
-        }
-        Ok(())
-    }
-
-    /// Moves the cursor past a batch, once nothing can keep it from being handed out.
-    fn consume(&mut self, delivered: &Delivered) -> Result<(), LoadError> {
-        let mut next = self.cursor.clone();
-        next.advance(self.steps().unwrap_or(u64::MAX));
-        let ends = next.epoch() != self.cursor.epoch();
-        let course = if ends { Some(self.course_at(&next)?) } else { None };
-        self.link.check()?;
-        self.skipped.admit(delivered, &self.contents)?;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.hand_out(self.cursor.generation(), delivered, &self.contents)?;
-        }
-        let demand = self.pace.gets(delivered);
-        self.link.took(next.epoch(), next.step(), demand);
-        self.cursor = next;
-        self.course = course.unwrap_or_else(|| self.course.clone());
-        (self.is_untouched, self.replaced) = (false, 0);
-        self.skipped.add(delivered, &self.contents);
-        if ends {
-            self.link.epoch_ended();
-        }
-        self.handed_out += 1;
-        Ok(())
-    }
-
     /// Where the loader stands.
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
+    }
+
+    /// The token of where it stands.
+    pub fn token(&self) -> Token {
+        spec_in_state::with_spec(self.cursor.token(), &self.job.record_spec)
+    }
+
+    /// The token of a position of this cursor.
+    pub fn token_at(&self, position: &Position) -> Token {
+        spec_in_state::with_spec(self.cursor.token_at(position), &self.job.record_spec)
     }
 
     /// Samples of the epoch that it stands in that no step delivers.
@@ -379,13 +204,13 @@ impl Loader {
     pub fn plan_of(&self, epoch: u64) -> Result<Arc<EpochPlan>, LoadError> {
         let mut cursor = self.cursor.clone();
         if epoch != cursor.epoch() {
-            cursor.set_epoch(epoch);
+            cursor.set_epoch(epoch)?;
         }
         Ok(plan_at(&self.plans, &cursor)?)
     }
 
-    /// Steps of the whole epoch for this rank; `None` for a dynamic job with `tail="uneven"`, which
-    /// knows them at the epoch's end.
+    /// Steps of the whole epoch for this rank; `None` for a dynamic job, which knows them at the epoch's
+    /// end.
     pub fn steps(&self) -> Option<u64> {
         self.course.steps(self.options.rank)
     }
@@ -410,12 +235,30 @@ impl Loader {
         &self.options
     }
 
+    /// Stops reading ahead, and lets go of everything but batches that are in use. What the loader says of
+    /// itself stays as it was; it delivers nothing and moves nowhere any more.
+    /// - `failure`: the error that ends the trainer; `None`: it is done.
+    pub fn close(&mut self, failure: Option<&str>) {
+        self.link.end(failure);
+        (self.held, self.ledger) = (None, None);
+        self.link.close();
+        self.timeline = None;
+    }
+
+    fn check_open(&self) -> Result<(), LoadError> {
+        if self.link.is_closed() { Err(LoadError::Closed) } else { Ok(()) }
+    }
+
     /// Moves to the beginning of `epoch`, except right after loading a token of it.
+    ///
+    /// # Errors  It is closed; the epoch has no plan.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), LoadError> {
+        self.check_open()?;
         let mut cursor = self.cursor.clone();
-        if cursor.set_epoch(epoch) {
+        if cursor.set_epoch(epoch)? {
             self.course = self.course_at(&cursor)?;
             self.link.stop();
+            self.held = None;
             self.skipped.moved();
             if cursor.generation() != self.cursor.generation()
                 && let Entry::Joined { generation } = self.entry
@@ -437,7 +280,9 @@ impl Loader {
         replay_missing: bool,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError> {
+        self.check_open()?;
         let identity = self.cursor.identity().clone();
+        spec_in_state::check_tokens(tokens, &identity, &self.job.record_spec)?;
         if identity.is_dynamic() {
             check_tokens(tokens, self.link.cluster_id().as_deref())?;
         }
@@ -471,6 +316,7 @@ impl Loader {
             check_tokens(tokens, self.link.cluster_id().as_deref())?;
         }
         (self.cursor, self.course, self.job) = (cursor, course, job);
+        self.held = None;
         self.skipped.moved();
         // The same token may be loaded twice: that is a generation each time.
         (self.entry, self.in_ledger) = (Entry::Start, None);
@@ -493,6 +339,7 @@ impl Loader {
         rank: Option<u64>,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<u64, LoadError> {
+        self.check_open()?;
         let (cursor, deal) = redeal::redeal(&self.cursor, step, world_size, rank)?;
         let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, deal.rank == self.options.rank) {
@@ -503,6 +350,7 @@ impl Loader {
         self.link.deal(deal);
         deal.apply(&mut self.options);
         (self.cursor, self.course) = (cursor, course);
+        self.held = None;
         self.skipped.moved();
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         (self.entry, self.in_ledger, self.replaced) = (Entry::Start, None, 0);
@@ -588,7 +436,7 @@ fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
     } else if options.lanes.is_some() {
         "lanes= are pieces of a planned epoch, and mode=\"dynamic\" plans none; leave it out"
     } else {
-        return Ok(());
+        return Ok(options.mode.check_tail(options.tail)?);
     };
     Err(LoadError::Option(refused.into()))
 }
@@ -655,7 +503,7 @@ fn open_link(
 fn identity(
     options: &LoaderOptions,
     contents: &Contents,
-    schema: &Schema,
+    (schema, record_spec): (&Schema, &EncodedSpec),
     lanes: u64,
 ) -> JobIdentity {
     JobIdentity {
@@ -664,13 +512,13 @@ fn identity(
             seed: options.seed,
             enabled: options.shuffle,
             window: options.shuffle_window,
-            interleave: options.interleave,
+            interleave: options.interleave.unwrap_or_else(|| interleave_default(options.shuffle)),
             block_length: options.block_length,
         },
         lanes,
         tail: options.tail,
         mode: options.mode,
-        operators: schema.operators().to_owned(),
+        records: record_spec.records(),
         decoder: schema.decoder().to_owned(),
     }
 }
@@ -747,14 +595,14 @@ mod tests {
         let content = Digest::from_bytes([7; 32]);
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
-        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
-        let (tail, mode) = (Tail::Drop, Mode::Dynamic);
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, operators, decoder };
+        let (records, decoder) = (EncodedSpec::raw().records(), "none".to_owned());
+        let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
+        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
         let start = Start { lanes: None, batch_size: 4, rank: 0, world_size: 2 };
         let token = |&(epoch, cluster): &(u64, &str)| {
             let mut cursor = Cursor::new(identity.clone(), start).unwrap();
             cursor.set_cluster(Some(cluster.to_owned()));
-            cursor.set_epoch(epoch);
+            cursor.set_epoch(epoch).unwrap();
             cursor.token()
         };
         epochs.iter().map(token).collect()

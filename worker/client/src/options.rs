@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions, FileRules};
+use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions, DoubtPolicy, FileRules};
 use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Corrupt, Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
@@ -34,13 +34,13 @@ pub struct LoaderOptions {
     pub shuffle: bool,
     /// Samples of a lane that are shuffled among each other.
     pub shuffle_window: u64,
-    /// Splits that are read in turn.
-    pub interleave: u64,
+    /// Splits that are read in turn; `None`: [`interleave_default`].
+    pub interleave: Option<u64>,
     /// Consecutive samples taken from a split in its turn.
     pub block_length: u64,
     /// Equal pieces of the line; `None`: world size at creation.
     pub lanes: Option<u64>,
-    /// What happens at the end of an epoch.
+    /// What happens at the end of an epoch; with [`Mode::Dynamic`] it must be [`Tail::Uneven`].
     pub tail: Tail,
     /// Who decides which rank delivers a sample.
     pub mode: Mode,
@@ -60,6 +60,8 @@ pub struct LoaderOptions {
     pub cache: CacheOptions,
     /// The cluster; `None`: everything in this process.
     pub cluster: Option<ClusterOptions>,
+    /// Of a dynamic job: what becomes of samples in doubt.
+    pub doubt: DoubtPolicy,
 }
 
 /// How a trainer uses a cluster.
@@ -94,6 +96,11 @@ impl ClusterOptions {
     }
 }
 
+/// Splits that are read in turn if nobody says: without shuffle one, which keeps the order of the files.
+pub fn interleave_default(shuffle: bool) -> u64 {
+    if shuffle { 16 } else { 1 }
+}
+
 impl LoaderOptions {
     /// How its files are read.
     pub fn file_rules(&self) -> FileRules {
@@ -114,7 +121,7 @@ impl Default for LoaderOptions {
             seed: 0,
             shuffle: true,
             shuffle_window: 10_000,
-            interleave: 16,
+            interleave: None,
             block_length: 1,
             lanes: None,
             tail: Tail::Drop,
@@ -127,6 +134,7 @@ impl Default for LoaderOptions {
             memory_budget_bytes: None,
             cache: CacheOptions::default(),
             cluster: None,
+            doubt: DoubtPolicy::default(),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Delivered, Demand, trace};
+use shardfeed_agent::{Demand, trace};
+
+use crate::loader::Head;
 
 /// A wait for a batch is told to whoever reads when it takes so long, and again so often.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -37,12 +39,12 @@ impl Pace {
     }
 
     /// It gets one.
-    pub(crate) fn gets(&mut self, delivered: &Delivered) -> Demand {
+    pub(crate) fn gets(&mut self, head: &Head) -> Demand {
         trace::since("trainer waits", self.since_ns);
         let demand = Demand {
-            epoch: delivered.epoch,
-            samples: delivered.batch.rows as u64,
-            bytes: delivered.batch.slot.size_bytes() as u64,
+            epoch: head.epoch,
+            samples: head.rows,
+            bytes: head.bytes,
             wait: self.since.elapsed(),
             work: self.worked,
             copy: Duration::ZERO,

@@ -105,6 +105,7 @@ fn around(global_batch: u64, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use shardfeed_agent::EncodedSpec;
     use shardfeed_plan::{Digest, JobIdentity, Mode, Shuffle};
 
     use super::*;
@@ -113,12 +114,12 @@ mod tests {
         let content = Digest::from_bytes([7; 32]);
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
-        let (operators, decoder) = ("raw/1".to_owned(), "none".to_owned());
+        let (records, decoder) = (EncodedSpec::raw().records(), "none".to_owned());
         let identity = JobIdentity {
             shuffle,
             lanes: 4,
             tail: Tail::Pad,
-            operators,
+            records,
             decoder,
             mode: Mode::Deterministic,
         };
@@ -166,13 +167,15 @@ mod tests {
     fn numbers_that_do_not_fit_are_named() {
         let of = cursor(3, 9);
         let mut next = of.clone();
-        next.set_epoch(2);
+        next.set_epoch(2).unwrap();
         let changed = |change: &dyn Fn(&mut JobIdentity)| {
             let mut identity = of.identity().clone();
             change(&mut identity);
             Cursor::new(identity, *of.start()).unwrap()
         };
-        let dynamic = changed(&|identity| identity.mode = Mode::Dynamic);
+        let dynamic = changed(&|identity| {
+            (identity.mode, identity.tail) = (Mode::Dynamic, Tail::Uneven);
+        });
         let uneven = changed(&|identity| identity.tail = Tail::Uneven);
         let said = [
             refused(&dynamic, 0, 3, Some(0)),

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use shardfeed_agent::{Delivered, LeftOut, LoadError, Skipped};
+use shardfeed_agent::{LeftOut, LoadError, Skipped};
 use shardfeed_plan::{Sample, SkipCount};
 
 use crate::contents::Contents;
+use crate::loader::Head;
 
 /// Corrupt records that are listed, and logged one by one, at most.
 const LISTED_MAX: usize = 1000;
@@ -108,27 +109,22 @@ impl SkipLog {
     /// Whether a batch may be handed out with what was skipped in it.
     ///
     /// # Errors  `Budget`.
-    pub(crate) fn admit(
-        &self,
-        delivered: &Delivered,
-        contents: &Contents,
-    ) -> Result<(), LoadError> {
-        let admitted = self.count.admit(delivered.epoch, delivered.skipped.len() as u64);
+    pub(crate) fn admit(&self, head: &Head, contents: &Contents) -> Result<(), LoadError> {
+        let admitted = self.count.admit(head.epoch, head.skipped.len() as u64);
         let Err(skipped) = admitted else {
             return Ok(());
         };
-        let fresh: Vec<_> =
-            delivered.skipped.iter().map(|skipped| record(skipped, contents)).collect();
-        let what = format!("corrupt records of epoch {} were skipped", delivered.epoch);
+        let fresh: Vec<_> = head.skipped.iter().map(|skipped| record(skipped, contents)).collect();
+        let what = format!("corrupt records of epoch {} were skipped", head.epoch);
         Err(self.over(&what, skipped, self.listed.iter().chain(&fresh)))
     }
 
     /// A batch was handed out.
-    pub(crate) fn add(&mut self, delivered: &Delivered, contents: &Contents) {
-        let more = delivered.skipped.len() as u64;
-        self.count.add(delivered.epoch, more);
+    pub(crate) fn add(&mut self, head: &Head, contents: &Contents) {
+        let more = head.skipped.len() as u64;
+        self.count.add(head.epoch, more);
         self.total += more;
-        for skipped in &delivered.skipped {
+        for skipped in &head.skipped {
             if self.listed.len() >= LISTED_MAX || !self.known.insert(skipped.sample) {
                 continue;
             }

@@ -27,20 +27,18 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Starts one if `SHARDFEED_TRACE` names a folder.
-    ///
-    /// # Errors  The folder cannot be made.
-    pub(crate) fn from_environment(rank: u64) -> Result<Option<Self>, LoadError> {
-        let Some(folder) = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) else {
-            return Ok(None);
-        };
+    /// Starts one if `SHARDFEED_TRACE` names a folder; warns if that cannot be made.
+    pub(crate) fn from_environment(rank: u64) -> Option<Self> {
+        let folder = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty())?;
         let folder = PathBuf::from(folder);
-        std::fs::create_dir_all(&folder)
-            .map_err(|source| LoadError::Io { file: folder.display().to_string(), source })?;
+        if let Err(error) = std::fs::create_dir_all(&folder) {
+            tracing::warn!(folder = %folder.display(), %error, "no timeline is recorded: the folder cannot be made");
+            return None;
+        }
         // The loaders of a process share one recording: each writes what there is when it goes.
         trace::start();
         let name = format!("rank-{rank}-{}.json", std::process::id());
-        Ok(Some(Self { path: folder.join(name), rank }))
+        Some(Self { path: folder.join(name), rank })
     }
 }
 

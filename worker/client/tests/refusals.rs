@@ -13,7 +13,7 @@ use shardfeed_client::{
     Next, RecordSpec, worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
-use shardfeed_plan::{Corrupt, Mode, Segment, Token};
+use shardfeed_plan::{Corrupt, Mode, Segment, Tail, Token};
 use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};
@@ -37,6 +37,7 @@ fn every_refused_option_says_why_and_what_to_pass() {
     let clustered = |cluster: ClusterOptions| LoaderOptions {
         cluster: Some(cluster),
         mode: Mode::Dynamic,
+        tail: Tail::Uneven,
         ..LoaderOptions::default()
     };
     let cluster = || ClusterOptions::new("127.0.0.1:1");
@@ -47,6 +48,8 @@ fn every_refused_option_says_why_and_what_to_pass() {
         LoaderOptions { mode: Mode::Dynamic, ..plain() },
         LoaderOptions { limit: Some(3), ..clustered(cluster()) },
         LoaderOptions { lanes: Some(3), ..clustered(cluster()) },
+        LoaderOptions { tail: Tail::Drop, ..clustered(cluster()) },
+        LoaderOptions { tail: Tail::Pad, ..clustered(cluster()) },
         LoaderOptions { batch_size: 0, ..plain() },
         LoaderOptions { batch_size: 10, world_size: 3, lanes: Some(4), ..plain() },
         LoaderOptions { dataset: Some("photos".into()), ..plain() },
@@ -62,6 +65,10 @@ fn every_refused_option_says_why_and_what_to_pass() {
              coordinator=\"host:port\", or use mode=\"deterministic\"",
             "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out",
             "lanes= are pieces of a planned epoch, and mode=\"dynamic\" plans none; leave it out",
+            "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's \
+             work; pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"drop\"",
+            "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's \
+             work; pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"pad\"",
             "`batch_size` must be at least 1",
             "lanes=4 does not divide the global batch of 30 (batch_size 10 x world_size 3); use \
              batch_size=8 or 12, or one of lanes=2, 3, 5, 6",
@@ -99,7 +106,7 @@ impl Control for Alone {
         Ok(())
     }
 
-    fn release(&self, _lease: &Lease) {}
+    fn release(&self, _lease: &Lease, _is_told: bool) {}
 
     fn latest(&self, _job: &str, _waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
         Ok(None)
@@ -141,7 +148,6 @@ fn every_refused_file_and_folder_is_named_with_what_to_do() {
         of_file(Path::new("/dev/null")),
         of_file(&at("none")),
         LoaderOptions { files: both, ..of_file(&at("a")) },
-        LoaderOptions { cache: CacheChoice::Folder(at("a")).into(), ..of_file(&at("a")) },
     ]
     .map(|options| {
         let error = open(options).map(drop).unwrap_err().to_string();
@@ -153,9 +159,6 @@ fn every_refused_file_and_folder_is_named_with_what_to_do() {
             "/dev/null: is not a regular file",
             "DIR/none: no such file (looked for DIR/none); check the path",
             "`b` and `a` are one file; a file is read once an epoch, so name it once",
-            "DIR/a/index: cannot make the folder: Not a directory (os error 20); make the folder \
-             writable and free some space, set SHARDFEED_CACHE_DIR to a folder that is, or to \
-             `off` to scan the files at every start",
         ]
     );
 }

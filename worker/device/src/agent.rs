@@ -14,6 +14,7 @@ use crate::driver::{CopyStream, DeviceSlot, Driver, Kernels};
 use crate::error::DeviceError;
 use crate::handle::{Answer, Command, Device, DeviceStats, Shared, Source, Work};
 use crate::ring::{BatchId, Ring, SlotIndex};
+use crate::stream::ConsumerStream;
 
 /// How often it is looked whether the device is done, or whether there is a batch to copy: at first,
 const PAUSE_MIN: Duration = Duration::from_micros(50);
@@ -32,6 +33,10 @@ pub(crate) struct Agent {
     waiting: VecDeque<Work>,
     /// Batches that the trainer waits for.
     asked: Vec<(BatchId, Answer<u64>)>,
+    /// Streams that are to read a batch, and wait here until its copy is complete.
+    reading: Vec<(BatchId, ConsumerStream, Answer<()>)>,
+    /// Batches that were given back, and whose readers' streams are part of a capture.
+    captured: Vec<BatchId>,
     /// Regions of host memory, by their address.
     regions: BTreeMap<usize, Region>,
     stats: DeviceStats,
@@ -79,6 +84,8 @@ impl Agent {
             ring: Ring::new(turns),
             waiting: VecDeque::new(),
             asked: vec![],
+            reading: vec![],
+            captured: vec![],
             regions: BTreeMap::new(),
             stats: DeviceStats::default(),
             is_closed: false,
@@ -120,7 +127,8 @@ impl Agent {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) if !self.has_to_wait() => return,
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(PAUSE_MAX),
             }
         }
     }
@@ -131,7 +139,13 @@ impl Agent {
             return false;
         }
         let is_looking = self.source.is_some() && self.ring.room() > 0;
-        is_looking || !self.waiting.is_empty() || !self.ring.unsettled().is_empty()
+        let is_waiting = !self.waiting.is_empty() || !self.ring.unsettled().is_empty();
+        is_looking || is_waiting || self.has_to_wait()
+    }
+
+    /// Whether memory may be read that cannot be freed before a capture has ended.
+    fn has_to_wait(&self) -> bool {
+        self.failure.is_none() && !self.captured.is_empty()
     }
 
     /// Sees who is done, and copies what there is room for; whether anything changed.
@@ -176,7 +190,7 @@ impl Agent {
 
     /// Sees which copies are complete and which slots nobody reads any more.
     fn settle(&mut self) -> Result<bool, DeviceError> {
-        let mut has_moved = false;
+        let mut has_moved = self.drain()?;
         for index in self.ring.unsettled() {
             let slot = &mut self.slots[index.0];
             if self.ring.is_copying(index) {
@@ -193,7 +207,36 @@ impl Agent {
                 has_moved = true;
             }
         }
+        self.read();
         Ok(has_moved)
+    }
+
+    /// Answers who is to read a batch, once its stream can.
+    fn read(&mut self) {
+        for (batch, stream, answer) in std::mem::take(&mut self.reading) {
+            let slot = self.working().and_then(|()| self.lent(batch));
+            let ordered = slot.and_then(|slot| self.slots[slot.0].lend(stream));
+            match self.failed(ordered) {
+                Ok(false) => self.reading.push((batch, stream, answer)),
+                // Whoever asked may have gone.
+                other => drop(answer.send(other.map(drop))),
+            }
+        }
+    }
+
+    /// Lets those slots drain that were given back; whether there was one. A slot that is read on a stream
+    /// of a capture stays the trainer's until that has ended.
+    fn drain(&mut self) -> Result<bool, DeviceError> {
+        let before = self.captured.len();
+        for batch in std::mem::take(&mut self.captured) {
+            let Some(slot) = self.ring.slot_of(batch) else { continue };
+            if self.failure.is_some() || self.slots[slot.0].give_back()? {
+                self.ring.give_back(batch);
+            } else {
+                self.captured.push(batch);
+            }
+        }
+        Ok(self.captured.len() < before)
     }
 
     /// Begins to copy a batch; gives it back if it has to wait for a slot.
@@ -210,7 +253,7 @@ impl Agent {
             self.slots.push(DeviceSlot::new(&self.driver)?);
         }
         if let Some(bytes) = begin.allocate {
-            self.slots[begin.slot.0].allocate(bytes)?;
+            self.slots[begin.slot.0].allocate(bytes, &self.stream)?;
         }
         let is_registered = self.register(&work.hold);
         let Work { hold, copies, is_late, .. } = work;
@@ -244,8 +287,7 @@ impl Agent {
         {
             tracing::warn!(
                 %error,
-                "batches cannot be pinned and are copied to the device the slow way; raise the limit on \
-                 locked memory (ulimit -l) or give the container memory to lock"
+                "batches cannot be pinned and are copied to the device the slow way"
             );
         }
         let is_registered = registered.is_ok();
@@ -274,9 +316,8 @@ impl Agent {
                 Err(error) => drop(answer.send(Err(error))),
             },
             Command::Read(batch, stream, answer) => {
-                let slot = self.working().and_then(|()| self.lent(batch));
-                let result = slot.and_then(|slot| self.slots[slot.0].lend(stream));
-                let _ = answer.send(self.failed(result));
+                self.reading.push((batch, stream, answer));
+                self.read();
             }
             Command::CopyOut(batch, copies, stream, answer) => {
                 let slot = self.working().and_then(|()| self.lent(batch));
@@ -285,12 +326,9 @@ impl Agent {
             }
             Command::GiveBack(batch) => {
                 self.waiting.retain(|work| work.id != batch);
-                if let Some(slot) = self.ring.give_back(batch)
-                    && self.failure.is_none()
-                {
-                    let result = self.slots[slot.0].give_back(&self.driver);
-                    let _ = self.failed(result);
-                }
+                self.captured.push(batch);
+                let result = self.drain();
+                let _ = self.failed(result);
             }
             Command::Unmap(memory) => self.unmap(memory),
             Command::Close(answer) => {
@@ -329,6 +367,7 @@ impl Agent {
         for (_, answer) in self.asked.drain(..) {
             let _ = answer.send(Err(error.clone()));
         }
+        self.read();
         // Slots of the host that are held here would keep this thread.
         self.source = None;
         self.waiting.clear();

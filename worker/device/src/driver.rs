@@ -11,7 +11,8 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream,
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmodule,
+    CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use shardfeed_handoff::Hold;
 
@@ -62,8 +63,8 @@ macro_rules! function {
 
 functions! {
     cuCtxSetCurrent(context: CUcontext);
-    cuCtxSynchronize();
     cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
     cuDeviceGetCount(count: *mut c_int);
     cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
@@ -87,6 +88,8 @@ functions! {
         extra: *mut *mut c_void
     );
     cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    cuMemAllocAsync(address: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     cuMemFree_v2(address: CUdeviceptr);
     cuMemHostRegister_v2(base: *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostUnregister(base: *mut c_void);
@@ -97,20 +100,26 @@ functions! {
     cuModuleUnload(module: CUmodule);
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
+    cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
     cuStreamSynchronize(stream: CUstream);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
 
 /// Answers that are no errors, or have one of their own.
 const SUCCESS: u32 = CUresult::CUDA_SUCCESS as u32;
 const NO_DEVICE: u32 = CUresult::CUDA_ERROR_NO_DEVICE as u32;
 const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
+const CAPTURE_IMPLICIT: u32 = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as u32;
 
 /// Registering 512 GiB at once is said to fail.
 const REGISTER_BYTES_MAX: usize = 64 << 30;
 
 /// `CU_STREAM_LEGACY`.
 const LEGACY: usize = 1;
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
 
 const PORTABLE: u32 = sys::CU_MEMHOSTREGISTER_PORTABLE;
 
@@ -159,12 +168,18 @@ fn check(call: &'static str, answer: u32) -> Result<(), DeviceError> {
             _ => "an error without a name".into(),
         }
     };
-    Err(DeviceError::Call { call, code: answer, name, hint: hint(answer) })
+    Err(DeviceError::Call { call, code: answer, name, hint: hint(call, answer) })
 }
 
 /// A device's primary context, which the trainer's framework uses too, current on this thread.
+///
+/// While it lives, this thread's stream capture mode is the relaxed one: other threads may capture graphs
+/// (torch: `capture_error_mode="global"`), and in the default mode allocating, registering, waiting or
+/// asking for an event here would then fail and invalidate their graph. Nothing here belongs into one.
 pub(crate) struct Driver {
     device: i32,
+    /// This thread's mode before.
+    capture_mode: u32,
     /// A context is current on one thread.
     _thread: PhantomData<Rc<()>>,
 }
@@ -185,16 +200,30 @@ impl Driver {
             check("cuDeviceGet", cuda::cuDeviceGet(&raw mut device, number))?;
             let retained = cuda::cuDevicePrimaryCtxRetain(&raw mut context, device);
             check("cuDevicePrimaryCtxRetain", retained)?;
-            let driver = Self { device, _thread: PhantomData };
+            let mut driver = Self { device, capture_mode: RELAXED, _thread: PhantomData };
             check("cuCtxSetCurrent", cuda::cuCtxSetCurrent(context))?;
+            driver.exchange_capture_mode()?;
             Ok(driver)
         }
     }
 
-    /// Waits until nothing runs on the device that was begun before.
-    pub(crate) fn synchronize(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is current on this thread.
-        check("cuCtxSynchronize", unsafe { cuda::cuCtxSynchronize() })
+    /// Sets this thread's stream capture mode to the one that is kept, and keeps the one that it was.
+    fn exchange_capture_mode(&mut self) -> Result<(), DeviceError> {
+        // SAFETY: the driver is initialized. It reads and writes one `enum` of C, of 32 bits, as a number, so that a
+        // mode that cudarc does not know is none of Rust's `enum`.
+        let exchanged =
+            unsafe { cuda::cuThreadExchangeStreamCaptureMode((&raw mut self.capture_mode).cast()) };
+        check("cuThreadExchangeStreamCaptureMode", exchanged)
+    }
+
+    /// Whether memory can be allocated and freed in the order of a stream.
+    fn has_pools(&self) -> Result<bool, DeviceError> {
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        let mut value = 0;
+        // SAFETY: the driver is initialized, the result outlives the call.
+        let asked = unsafe { cuda::cuDeviceGetAttribute(&raw mut value, attribute, self.device) };
+        check("cuDeviceGetAttribute", asked)?;
+        Ok(value != 0)
     }
 
     /// Makes host memory known to the device, so that copies from it run by themselves.
@@ -229,6 +258,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        // A driver that has shut down already keeps no mode.
+        let _ = self.exchange_capture_mode();
         // SAFETY: retained once in `open`; everything of it was dropped before. A driver that has shut
         // down already, at the process's end, says so and does nothing.
         let _ = unsafe { cuda::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -238,14 +269,16 @@ impl Drop for Driver {
 /// The stream that copies to the device run on: never waits for the default stream.
 pub(crate) struct CopyStream {
     stream: CUstream,
+    has_pools: bool,
 }
 
 impl CopyStream {
-    pub(crate) fn new(_driver: &Driver) -> Result<Self, DeviceError> {
+    pub(crate) fn new(driver: &Driver) -> Result<Self, DeviceError> {
+        let has_pools = driver.has_pools()?;
         let (mut stream, flags) = (null_mut(), sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32);
-        // SAFETY: a context is current on this thread (`_driver`), the result outlives the call.
+        // SAFETY: a context is current on this thread (`driver`), the result outlives the call.
         check("cuStreamCreate", unsafe { cuda::cuStreamCreate(&raw mut stream, flags) })?;
-        Ok(Self { stream })
+        Ok(Self { stream, has_pools })
     }
 
     /// Waits for all copies.
@@ -309,23 +342,33 @@ impl Drop for Event {
     }
 }
 
-/// Memory on the device.
+/// Memory on the device. It is dropped before the stream that it was made with.
 struct DeviceMemory {
     base: CUdeviceptr,
     bytes: usize,
+    /// In whose order it is freed. `None`: this device can only free it after all work of the context.
+    stream: Option<CUstream>,
 }
 
 impl DeviceMemory {
-    fn new(bytes: usize) -> Result<Self, DeviceError> {
-        let mut base = 0;
-        // SAFETY: as for `Event::new`.
-        check("cuMemAlloc", unsafe { cuda::cuMemAlloc_v2(&raw mut base, bytes) })?;
-        Ok(Self { base, bytes })
+    /// Memory for what is queued on `stream`, or after that.
+    fn new(bytes: usize, stream: &CopyStream) -> Result<Self, DeviceError> {
+        let (mut base, stream) = (0, stream.has_pools.then_some(stream.stream));
+        // SAFETY: as for `Event::new`; the stream lives.
+        unsafe {
+            match stream {
+                Some(stream) => {
+                    check("cuMemAllocAsync", cuda::cuMemAllocAsync(&raw mut base, bytes, stream))?;
+                }
+                None => check("cuMemAlloc", cuda::cuMemAlloc_v2(&raw mut base, bytes))?,
+            }
+        }
+        Ok(Self { base, bytes, stream })
     }
 
     /// Memory with these bytes, once what `stream` does is over.
     fn holding(bytes: &[u8], stream: &CopyStream) -> Result<Self, DeviceError> {
-        let memory = Self::new(bytes.len())?;
+        let memory = Self::new(bytes.len(), stream)?;
         // SAFETY: both have so many bytes; the source is not touched until the stream was waited for.
         let result = unsafe {
             let from = bytes.as_ptr().cast::<c_void>();
@@ -339,8 +382,14 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`, freed once; the driver waits for what still reads it.
-        let _ = unsafe { cuda::cuMemFree_v2(self.base) };
+        // SAFETY: allocated in `new`, freed once. With a stream, after all that is queued there, which is the
+        // copies into it and waits for its readers; without one the driver waits for whatever reads it.
+        let _ = unsafe {
+            match self.stream {
+                Some(stream) => cuda::cuMemFreeAsync(self.base, stream),
+                None => cuda::cuMemFree_v2(self.base),
+            }
+        };
     }
 }
 
@@ -477,7 +526,7 @@ pub(crate) struct DeviceSlot {
     ready: Event,
     /// What is being copied.
     sources: Vec<Hold>,
-    /// Streams that may read it.
+    /// Streams that may read it, and whose end is not marked by an event yet.
     readers: Vec<ConsumerStream>,
     /// Recorded on the readers' streams when it was given back: these, and then some for reuse.
     free: Vec<Event>,
@@ -491,15 +540,19 @@ impl DeviceSlot {
     }
 
     /// Gets memory in place of what it has, which nobody uses.
-    pub(crate) fn allocate(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        assert!(self.sources.is_empty() && self.draining == 0, "nobody uses the slot");
-        self.memory = None;
-        self.memory = Some(DeviceMemory::new(bytes)?);
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: usize,
+        stream: &CopyStream,
+    ) -> Result<(), DeviceError> {
+        self.free();
+        self.memory = Some(DeviceMemory::new(bytes, stream)?);
         Ok(())
     }
 
     pub(crate) fn free(&mut self) {
-        assert!(self.sources.is_empty() && self.draining == 0, "nobody uses the slot");
+        let is_used = self.draining > 0 || !(self.sources.is_empty() && self.readers.is_empty());
+        assert!(!is_used, "nobody uses the slot");
         self.memory = None;
     }
 
@@ -573,22 +626,23 @@ impl DeviceSlot {
     }
 
     /// From here on `stream` may read it: what is queued there comes after the copy.
+    /// - Returns false if the stream cannot wait for the copy, as it is of another thread or part of a
+    ///   capture: to be called again until the copy is complete.
     ///
     /// A stream that was named by its handle must live until the slot was given back and this thread has
     /// seen that; the frameworks' streams live as long as the process.
-    pub(crate) fn lend(&mut self, stream: ConsumerStream) -> Result<(), DeviceError> {
-        if !self.sources.is_empty() {
-            match raw(stream) {
-                Some(raw) => self.ready.hold_back(raw)?,
-                // Its stream cannot be named here, so this thread waits.
-                None if stream == ConsumerStream::PerThread => self.ready.wait()?,
-                None => {}
+    pub(crate) fn lend(&mut self, stream: ConsumerStream) -> Result<bool, DeviceError> {
+        if !self.sources.is_empty() && stream != ConsumerStream::Unknown {
+            match stream {
+                ConsumerStream::PerThread => return Ok(false),
+                named if is_captured(raw(named))? => return Ok(false),
+                named => self.ready.hold_back(raw(named))?,
             }
         }
         if !self.readers.contains(&stream) {
             self.readers.push(stream);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Copies bytes of it to addresses on the same device, on the trainer's stream, which need not live
@@ -598,11 +652,16 @@ impl DeviceSlot {
     pub(crate) fn copy_out(
         &mut self,
         copies: &[(Copy, u64)],
-        stream: ConsumerStream,
+        reader: ConsumerStream,
     ) -> Result<(), DeviceError> {
-        let stream = raw(stream).ok_or_else(|| {
-            DeviceError::Invalid("a copy needs a stream that other threads can name".into())
-        })?;
+        if matches!(reader, ConsumerStream::PerThread | ConsumerStream::Unknown) {
+            let message = "a copy needs a stream that other threads can name";
+            return Err(DeviceError::Invalid(message.into()));
+        }
+        let stream = raw(reader);
+        if is_captured(stream)? {
+            return Err(DeviceError::Captured);
+        }
         if !self.sources.is_empty() {
             self.ready.hold_back(stream)?;
         }
@@ -618,29 +677,37 @@ impl DeviceSlot {
             };
             check("cuMemcpyDtoDAsync", result)?;
         }
-        self.drains_after(stream)
+        if !self.drains_after(stream)? {
+            self.readers.push(reader);
+        }
+        Ok(())
     }
 
     /// The slot is read until what is queued on `stream` now is over.
-    fn drains_after(&mut self, stream: CUstream) -> Result<(), DeviceError> {
+    /// - Returns false if no event can mark that now: the stream is part of a capture.
+    fn drains_after(&mut self, stream: CUstream) -> Result<bool, DeviceError> {
+        if is_captured(stream)? {
+            return Ok(false);
+        }
         if self.free.len() == self.draining {
             self.free.push(Event::new()?);
         }
         self.free[self.draining].record(stream)?;
-        self.draining += 1;
-        Ok(())
+        // An event that a capture took in, which began in between, would never be over.
+        let is_marked = !is_captured(stream)?;
+        self.draining += usize::from(is_marked);
+        Ok(is_marked)
     }
 
     /// The trainer gave it back: whoever reads it is done when what is queued on its stream now is.
-    pub(crate) fn give_back(&mut self, driver: &Driver) -> Result<(), DeviceError> {
+    /// - Returns false if a reader's stream is part of a capture: to be called again until that has ended.
+    pub(crate) fn give_back(&mut self) -> Result<bool, DeviceError> {
         for reader in std::mem::take(&mut self.readers) {
-            match raw(reader) {
-                Some(stream) => self.drains_after(stream)?,
-                // Nobody knows on which stream it was read.
-                None => driver.synchronize()?,
+            if !self.drains_after(raw(reader))? {
+                self.readers.push(reader);
             }
         }
-        Ok(())
+        Ok(self.readers.is_empty())
     }
 
     /// Whether nobody reads it any more.
@@ -658,13 +725,35 @@ impl DeviceSlot {
 impl Drop for DeviceSlot {
     fn drop(&mut self) {
         self.abandon();
+        if let Some(stream) = self.memory.as_ref().and_then(|memory| memory.stream) {
+            // Its memory is freed after those who still read it.
+            for reader in self.free.iter().take(self.draining) {
+                let _ = reader.hold_back(stream);
+            }
+        }
     }
 }
 
-fn raw(stream: ConsumerStream) -> Option<CUstream> {
+/// A stream's handle. One that cannot be named is a default stream, or is one that the legacy default
+/// stream waits for: `DeviceArray` promises no more.
+fn raw(stream: ConsumerStream) -> CUstream {
     match stream {
-        ConsumerStream::Legacy => Some(LEGACY as CUstream),
-        ConsumerStream::Handle(handle) => Some(handle as CUstream),
-        ConsumerStream::PerThread | ConsumerStream::Unknown => None,
+        ConsumerStream::Handle(handle) => handle as CUstream,
+        ConsumerStream::Legacy | ConsumerStream::PerThread | ConsumerStream::Unknown => {
+            LEGACY as CUstream
+        }
     }
+}
+
+/// Whether a graph is captured on a stream; for the legacy default stream, on any stream that it waits
+/// for. An event of ours must get neither into nor out of a graph.
+fn is_captured(stream: CUstream) -> Result<bool, DeviceError> {
+    let mut status = 0_u32;
+    // SAFETY: the stream lives, as its owner promises. The result is one `enum` of C, of 32 bits, as a
+    // number. Asking is allowed at any time and changes no capture.
+    let asked = unsafe { cuda::cuStreamIsCapturing(stream, (&raw mut status).cast()) };
+    if asked == CAPTURE_IMPLICIT {
+        return Ok(true);
+    }
+    check("cuStreamIsCapturing", asked).map(|()| status != 0)
 }

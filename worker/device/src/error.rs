@@ -79,6 +79,12 @@ pub enum DeviceError {
     /// The system has no thread.
     #[error("cannot start the thread that copies to the device: {0}")]
     Thread(String),
+    /// A batch was asked for inside of a graph.
+    #[error(
+        "the stream that batches are copied on is part of the capture of a CUDA graph: take batches before \
+         the capture or after it, as what is captured now is read again whenever the graph is launched"
+    )]
+    Captured,
     /// A place that is none.
     #[error("{0}")]
     Invalid(String),
@@ -90,8 +96,19 @@ pub(crate) fn variable(name: &str) -> String {
 }
 
 /// What to do about an answer of the driver.
-pub(crate) fn hint(code: u32) -> &'static str {
+pub(crate) fn hint(call: &str, code: u32) -> &'static str {
     match code {
+        712 => {
+            "; something else in this process registered (pinned) this memory: leave the arrays of batches as \
+             they are"
+        }
+        713 => {
+            "; something else in this process took back the registration (pinning) of this memory: leave the \
+             arrays of batches as they are"
+        }
+        _ if call == "cuMemHostRegister" => {
+            "; raise the limit on locked memory (ulimit -l), or give the container memory to lock"
+        }
         2 => {
             "; the GPU has no memory left for batches: use a smaller batch_size, or leave it some \
               (JAX: XLA_PYTHON_CLIENT_MEM_FRACTION)"
@@ -107,9 +124,13 @@ pub(crate) fn hint(code: u32) -> &'static str {
              generation or later, and in a container the driver needs its PTX compiler \
              (NVIDIA_DRIVER_CAPABILITIES=compute,utility); operators does the same on the host"
         }
-        700..=719 => {
+        700 | 702 | 709 | 710 | 714..=719 => {
             "; something that ran on the GPU failed, here or in the trainer, and nothing can run there \
              any more: start the process again from its last checkpoint"
+        }
+        900..=908 => {
+            "; a CUDA graph was being captured: take batches before the capture or after it, on streams that \
+             are not part of it"
         }
         803 | 804 => "; driver and libcuda.so.1 are of different versions: mount the host's driver",
         _ => "",

@@ -6,130 +6,17 @@
 mod consumer;
 #[allow(dead_code)]
 mod standin;
+#[allow(dead_code)]
+mod trainer;
 
-use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use consumer::Consumer;
-use shardfeed_device::{
-    ConsumerStream, Device, DeviceBatch, DeviceError, Source, Work, device_count,
-};
-use shardfeed_handoff::{BufferRange, SharedSlot, SlotPool};
+use shardfeed_device::{ConsumerStream, Device, DeviceBatch, DeviceError, device_count};
+use shardfeed_handoff::SlotPool;
 use standin::{build, run, run_with, wait_for_the_thread};
-
-const BYTES: usize = 100_000;
-
-/// Batches that are ready, in sequence.
-#[derive(Clone, Default)]
-struct Queue(Arc<Mutex<VecDeque<(u64, SharedSlot)>>>);
-
-impl Source for Queue {
-    fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
-        let mut queue = self.0.lock().unwrap();
-        let new = queue.iter_mut().take(count).filter_map(|(_, slot)| {
-            let is_new = slot.companion().is_none();
-            is_new.then(|| device.prepare(slot, &parts(BYTES)))
-        });
-        new.collect()
-    }
-}
-
-/// A batch of two parts, whose bytes follow from its number.
-fn parts(bytes: usize) -> [BufferRange; 2] {
-    let half = (bytes / 2).next_multiple_of(256);
-    [BufferRange { start: 0, len: half - 7 }, BufferRange { start: half, len: bytes - half }]
-}
-
-fn content(number: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|at| ((at * 7 + number * 131) % 253) as u8).collect()
-}
-
-/// A trainer with its device and what it reads from.
-struct Trainer {
-    device: Device,
-    pool: SlotPool,
-    queue: Queue,
-    number: u64,
-}
-
-impl Trainer {
-    fn new(turns: usize) -> Self {
-        let device = Device::with_turns(0, turns).unwrap();
-        Self { device, pool: SlotPool::sealed(4), queue: Queue::default(), number: 0 }
-    }
-
-    fn slot(&self, number: u64, bytes: usize) -> SharedSlot {
-        let mut slot = self.pool.take(bytes).unwrap();
-        slot.bytes_mut()[..bytes].copy_from_slice(&content(number, bytes));
-        slot.share()
-    }
-
-    /// Gets `count` batches ready.
-    fn reads(&mut self, count: u64) {
-        for number in self.number..self.number + count {
-            let slot = self.slot(number, BYTES);
-            self.queue.0.lock().unwrap().push_back((number, slot));
-        }
-        self.number += count;
-    }
-
-    /// Copies what is ready ahead.
-    fn follows(&self) {
-        self.device.follow(Box::new(self.queue.clone()));
-    }
-
-    fn waits_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !is_so(self) {
-            assert!(Instant::now() < deadline, "{what}: {:?}", self.device.stats());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// The next batch: its number, its place, and what keeps it.
-    fn next(&mut self) -> (u64, u64, Box<DeviceBatch>) {
-        let (number, mut slot) = self.queue.0.lock().unwrap().pop_front().unwrap();
-        let (address, batch) = self.takes(&mut slot, BYTES).unwrap();
-        self.device.look();
-        (number, address, batch)
-    }
-
-    fn takes(
-        &self,
-        slot: &mut SharedSlot,
-        bytes: usize,
-    ) -> Result<(u64, Box<DeviceBatch>), DeviceError> {
-        if slot.companion().is_none() {
-            let work = self.device.prepare(slot, &parts(bytes));
-            self.device.stage(work);
-        }
-        let mut batch = slot.companion().take().unwrap().downcast::<DeviceBatch>().unwrap();
-        loop {
-            if let Some(address) = batch.lend(Duration::from_millis(50))? {
-                return Ok((address, batch));
-            }
-        }
-    }
-
-    fn ends(self) {
-        self.device.close();
-        let Self { device, pool, queue, .. } = self;
-        drop((queue, pool, device));
-        wait_for_the_thread();
-    }
-}
-
-/// Whether what is on the device is the batch of that number.
-fn is_whole(consumer: &Consumer, number: u64, address: u64, batch: &DeviceBatch, bytes: usize) {
-    let expected = content(number, bytes);
-    for (part, place) in parts(bytes).iter().zip(batch.places()) {
-        assert_eq!(place.start % 256, 0);
-        let there = consumer.bytes(address + place.start as u64, place.len);
-        assert!(there == expected[part.bytes()], "batch {number} is not what was written");
-    }
-}
+use trainer::{BYTES, Trainer, content, is_whole, parts};
 
 #[test]
 fn batches_arrive_whole_whether_ahead_or_not() {
@@ -172,10 +59,10 @@ fn the_next_batch_is_there_while_the_trainer_works_on_this_one() {
             let consumer = Consumer::new();
             trainer.reads(4);
             trainer.follows();
-            for _ in 0..4 {
+            for step in 0..4 {
                 let (_, address, batch) = trainer.next();
                 batch.read(consumer.stream()).unwrap();
-                consumer.works(address, BYTES, 300_000);
+                consumer.works_until(address, BYTES, (step + 2).min(4));
             }
             trainer.ends();
             drop(consumer);
@@ -218,7 +105,7 @@ fn a_slot_is_written_only_after_whoever_reads_it() {
             // Two streams read it, and it is given back while they do.
             for consumer in &consumers[..1 + step % 2] {
                 batch.read(consumer.stream()).unwrap();
-                consumer.works(address, BYTES, 3_000);
+                consumer.works(address, BYTES, 15_000);
             }
         }
         trainer.ends();
@@ -608,7 +495,7 @@ fn without_a_driver_it_is_said_what_was_looked_for_and_what_to_do() {
 fn every_answer_of_the_driver_says_what_to_do() {
     let name = "every_answer_of_the_driver_says_what_to_do";
     let mut said = Vec::new();
-    for code in [1, 2, 3, 34, 46, 209, 700, 803, 999] {
+    for code in [1, 2, 3, 34, 46, 209, 700, 803, 901, 999] {
         let fails = format!("cuMemcpyHtoDAsync_v2:1:{code}");
         let end = run(name, &[("STANDIN_FAIL", &fails)], || {
             let mut trainer = Trainer::new(2);
@@ -645,6 +532,9 @@ fn every_answer_of_the_driver_says_what_to_do() {
              more: start the process again from its last checkpoint",
             "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (803); driver \
              and libcuda.so.1 are of different versions: mount the host's driver",
+            "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (901); a CUDA \
+             graph was being captured: take batches before the capture or after it, on streams \
+             that are not part of it",
             "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (999); the \
              driver does not work in this process: look at nvidia-smi and dmesg",
         ]
@@ -667,7 +557,9 @@ fn the_stand_in_catches_a_write_under_a_reader() {
         "while something reads it",
         |consumer| {
             let [one, two] = [consumer.allocate(1000), consumer.allocate(1000)];
-            consumer.works(one, 1000, 300_000);
+            // One that the default stream, which the write is on, does not wait for.
+            let reader = Consumer::non_blocking();
+            reader.works(one, 1000, 300_000);
             std::thread::sleep(Duration::from_millis(50));
             consumer.writes(one, two, 1000);
             consumer.bytes(two, 10);

@@ -32,8 +32,8 @@ pub struct RegionHandle<'a> {
     pub id: RegionId,
     /// Bytes, to be announced with it; they never change.
     pub size_bytes: usize,
-    /// The memfd.
-    pub fd: BorrowedFd<'a>,
+    /// The memfd; `None` once it was [closed](crate::SharedSlot::close_descriptor).
+    pub fd: Option<BorrowedFd<'a>>,
 }
 
 /// Where a pool gets its memory.
@@ -49,7 +49,7 @@ pub(crate) enum Backing {
 #[derive(Debug)]
 pub(crate) struct Region {
     mapped: Mapped,
-    sealed: Option<(RegionId, OwnedFd)>,
+    sealed: Option<(RegionId, Option<OwnedFd>)>,
 }
 
 impl Region {
@@ -62,7 +62,7 @@ impl Region {
             Backing::Sealed => {
                 let fd = sealed_memfd(size_bytes)?;
                 let mapped = Mapped::new(MmapRaw::map_raw(&fd)?);
-                Ok(Self { mapped, sealed: Some((next_id(), fd)) })
+                Ok(Self { mapped, sealed: Some((next_id(), Some(fd))) })
             }
         }
     }
@@ -85,7 +85,15 @@ impl Region {
 
     pub(crate) fn handle(&self) -> Option<RegionHandle<'_>> {
         let (id, fd) = self.sealed.as_ref()?;
-        Some(RegionHandle { id: *id, size_bytes: self.len(), fd: fd.as_fd() })
+        let fd = fd.as_ref().map(AsFd::as_fd);
+        Some(RegionHandle { id: *id, size_bytes: self.len(), fd })
+    }
+
+    /// The mapping keeps the memory, and the peer has a mapping of its own.
+    pub(crate) fn close_descriptor(&mut self) {
+        if let Some((_, fd)) = &mut self.sealed {
+            *fd = None;
+        }
     }
 }
 
@@ -119,12 +127,13 @@ mod tests {
         let region = Region::new(Backing::Sealed, 100_000).unwrap();
         let handle = region.handle().unwrap();
         assert_eq!((handle.size_bytes, region.len()), (100_000, 100_000));
-        assert_eq!(fstat(handle.fd).unwrap().st_size, 100_000);
-        let seals = fcntl_get_seals(handle.fd).unwrap();
+        let fd = handle.fd.unwrap();
+        assert_eq!(fstat(fd).unwrap().st_size, 100_000);
+        let seals = fcntl_get_seals(fd).unwrap();
         assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL), "{seals:?}");
-        assert_eq!(ftruncate(handle.fd, 1), Err(Errno::PERM));
-        assert_eq!(ftruncate(handle.fd, 200_000), Err(Errno::PERM));
-        assert_eq!(fcntl_add_seals(handle.fd, SealFlags::WRITE), Err(Errno::PERM));
+        assert_eq!(ftruncate(fd, 1), Err(Errno::PERM));
+        assert_eq!(ftruncate(fd, 200_000), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
     }
 
     #[test]

@@ -189,6 +189,16 @@ impl SharedSlot {
         }
     }
 
+    /// Closes the descriptor of a slot that its peer has got, now and for all batches to come: so slots use
+    /// none of those that a process may have. Nobody may have a [`Hold`] on it.
+    pub fn close_descriptor(&mut self) {
+        if let Some(held) = Arc::get_mut(&mut self.held)
+            && let Some(Holder::Pool(Slot { region: Some(region), .. })) = &mut held.holder
+        {
+            region.close_descriptor();
+        }
+    }
+
     /// Ends the slot without reuse, for one who cannot know whether a peer still views it, because
     /// the connection broke: the memory lives on in the peer's mapping only. A peer's own slot is
     /// given back as if dropped.

@@ -30,7 +30,7 @@ fn mapped_regions() -> usize {
 /// What a worker sends and a trainer receives, without a socket.
 fn announced(slot: &SharedSlot) -> (OwnedFd, u64) {
     let region = slot.region().unwrap();
-    (region.fd.try_clone_to_owned().unwrap(), region.size_bytes as u64)
+    (region.fd.unwrap().try_clone_to_owned().unwrap(), region.size_bytes as u64)
 }
 
 fn import(slot: &SharedSlot) -> Arc<Mapping> {
@@ -64,9 +64,13 @@ fn an_import_sees_what_the_worker_wrote_and_writes_again() {
     assert_eq!(read(&mut view, 5), b"first");
     let region = slot.region().unwrap().id;
     drop((view, slot));
-    // The next batch in the same region needs no further descriptor.
-    let slot = written(&pool, b"second");
-    assert_eq!(slot.region().unwrap().id, region);
+    // The next batch in the same region needs no further descriptor, nor the first one.
+    let descriptors = open_descriptors();
+    let mut slot = written(&pool, b"second");
+    slot.close_descriptor();
+    assert_eq!(open_descriptors(), descriptors - 1);
+    let handle = slot.region().unwrap();
+    assert_eq!((handle.id, handle.fd.is_none()), (region, true));
     assert_eq!(read(&mut SharedSlot::imported(mapping, || {}), 6), b"second");
 }
 

@@ -9,14 +9,16 @@ use prost::Message;
 use rustix::event::PollFlags;
 
 use crate::error::SocketError;
-use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES, Header};
+use crate::frame::{FRAME_BYTES_MAX, Header};
 use crate::inbox::BUFFER_BYTES;
 use crate::wire::{self, Deadline};
 
-/// How long a frame may wait for a peer that does not read, unless
-/// [`set_timeout`](Sender::set_timeout) says otherwise. The socket holds some hundred small frames,
-/// so a peer that is merely busy never gets there.
+/// How long [`Sender::send`] waits for a peer that does not read, unless
+/// [`set_timeout`](Sender::set_timeout) says otherwise. The socket holds some hundred small frames.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often [`Sender::send_while`] asks whether it shall still wait.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Sends messages; clones send on the same connection, each frame whole.
 #[derive(Debug)]
@@ -79,66 +81,115 @@ impl<Out: Message> Sender<Out> {
         message: &Out,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), SocketError> {
+        let deadline = Deadline::after(self.lock().timeout);
+        self.send_patiently(message, descriptor, &mut Patience::Until(deadline))
+    }
+
+    /// As [`send`](Self::send), but waits for a peer that does not read for as long as `wanted` says
+    /// so, which is asked four times a second. For a peer that may be paused for minutes.
+    ///
+    /// # Errors  See [`SocketError`]: `Stalled` if `wanted` said no.
+    pub fn send_while(
+        &self,
+        message: &Out,
+        descriptor: Option<BorrowedFd<'_>>,
+        wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SocketError> {
+        self.send_patiently(message, descriptor, &mut Patience::While(wanted))
+    }
+
+    /// Other threads may send while none of this frame is sent: the lock is not held meanwhile.
+    fn send_patiently(
+        &self,
+        message: &Out,
+        descriptor: Option<BorrowedFd<'_>>,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), SocketError> {
         let body_bytes = message.encoded_len();
         if body_bytes > FRAME_BYTES_MAX {
             return Err(SocketError::TooLarge { bytes: body_bytes });
         }
         let header = Header { body_bytes, descriptor: descriptor.is_some() };
-        let mut state = self.lock();
-        if state.cut {
-            return Err(SocketError::Closed);
+        let (socket, begun) = (self.shared.socket.as_fd(), Instant::now());
+        loop {
+            let mut state = self.lock();
+            if state.cut {
+                return Err(SocketError::Closed);
+            }
+            state.buffer.clear();
+            state.buffer.reserve(header.frame_bytes());
+            state.buffer.extend(header.encode());
+            message.encode(&mut state.buffer).expect("a vector grows");
+            debug_assert_eq!(state.buffer.len(), header.frame_bytes());
+            let sent_bytes = wire::send(socket, &state.buffer, descriptor)?;
+            if sent_bytes > 0 {
+                let sent = state.send_rest(socket, sent_bytes, (begun, patience));
+                if state.buffer.capacity() > BUFFER_BYTES {
+                    state.buffer = Vec::new();
+                }
+                return sent;
+            }
+            drop(state);
+            if !patience.wait(socket)? {
+                let (waited, frame_bytes) = (begun.elapsed(), header.frame_bytes());
+                return Err(SocketError::Stalled { waited, sent_bytes: 0, frame_bytes });
+            }
         }
-        state.buffer.clear();
-        state.buffer.reserve(HEADER_BYTES + body_bytes);
-        state.buffer.extend(header.encode());
-        message.encode(&mut state.buffer).expect("a vector grows");
-        debug_assert_eq!(state.buffer.len(), header.frame_bytes());
-        let sent = state.send(self.shared.socket.as_fd(), descriptor);
-        if state.buffer.capacity() > BUFFER_BYTES {
-            state.buffer = Vec::new();
+    }
+}
+
+/// How long a frame waits for a peer that does not read.
+enum Patience<'a> {
+    Until(Deadline),
+    While(&'a mut dyn FnMut() -> bool),
+}
+
+impl Patience<'_> {
+    /// Waits until the socket takes more; false to give up.
+    fn wait(&mut self, socket: BorrowedFd<'_>) -> Result<bool, SocketError> {
+        let failed = |errno| SocketError::io("wait to send", errno);
+        match self {
+            Self::Until(deadline) => wire::wait(socket, PollFlags::OUT, *deadline).map_err(failed),
+            Self::While(wanted) => loop {
+                let slice = Deadline::after(LOOK_EVERY);
+                if wire::wait(socket, PollFlags::OUT, slice).map_err(failed)? {
+                    return Ok(true);
+                }
+                if !wanted() {
+                    return Ok(false);
+                }
+            },
         }
-        sent
     }
 }
 
 impl State {
-    fn send(
+    /// Sends what is left of a frame that was begun.
+    fn send_rest(
         &mut self,
         socket: BorrowedFd<'_>,
-        mut descriptor: Option<BorrowedFd<'_>>,
+        mut sent_bytes: usize,
+        (begun, patience): (Instant, &mut Patience<'_>),
     ) -> Result<(), SocketError> {
-        let mut sent_bytes = wire::send(socket, &self.buffer, descriptor)?;
-        if sent_bytes == self.buffer.len() {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let deadline = Deadline::after(self.timeout);
-        loop {
-            if sent_bytes > 0 {
-                self.cut = true;
-                descriptor = None;
-            }
-            let step = match wire::wait(socket, PollFlags::OUT, deadline) {
-                Ok(true) => wire::send(socket, &self.buffer[sent_bytes..], descriptor),
+        self.cut = true;
+        while sent_bytes < self.buffer.len() {
+            let step = match patience.wait(socket) {
+                Ok(true) => wire::send(socket, &self.buffer[sent_bytes..], None),
                 Ok(false) => {
                     let (waited, frame_bytes) = (begun.elapsed(), self.buffer.len());
                     Err(SocketError::Stalled { waited, sent_bytes, frame_bytes })
                 }
-                Err(errno) => Err(SocketError::io("wait to send", errno)),
+                Err(error) => Err(error),
             };
             match step {
                 Ok(count) => sent_bytes += count,
                 Err(error) => {
-                    if self.cut {
-                        wire::end(socket);
-                    }
+                    wire::end(socket);
                     return Err(error);
                 }
             }
-            if sent_bytes == self.buffer.len() {
-                self.cut = false;
-                return Ok(());
-            }
         }
+        self.cut = false;
+        Ok(())
     }
 }

@@ -154,6 +154,53 @@ fn a_peer_that_does_not_read_is_told_by_the_timeout() {
 }
 
 #[test]
+fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
+    let _alone = alone();
+    let (one, mut other) = pair();
+    let (sender, _receiver) = one.split();
+    sender.set_timeout(Duration::ZERO);
+    let mut sent = 0;
+    while sender.send(&Note::new(sent, 100), None).is_ok() {
+        sent += 1;
+    }
+    let (asked, paused) = std::sync::mpsc::sync_channel(0);
+    let patient = sender.clone();
+    let sending = thread::spawn(move || {
+        // The second frame is larger than the socket: its rest is waited for as well.
+        for bytes in [100, 2 << 20] {
+            let mut wanted = || {
+                let _ = asked.send(bytes);
+                true
+            };
+            patient.send_while(&Note::new(bytes as u64, bytes), None, &mut wanted).unwrap();
+        }
+    });
+    // Nobody reads, and while none of the first frame is sent other threads are not kept waiting.
+    (0..3).for_each(|_| assert_eq!(paused.recv_timeout(PATIENCE).unwrap(), 100));
+    let error = sender.send(&Note::default(), None).unwrap_err();
+    assert!(matches!(error, SocketError::Stalled { sent_bytes: 0, .. }), "{error:?}");
+    (0..sent)
+        .for_each(|number| assert_eq!(other.recv(PATIENCE).unwrap().unwrap().0.number, number));
+    for bytes in [100, 2 << 20] {
+        let received = thread::scope(|scope| {
+            let receiving = scope.spawn(|| other.recv(PATIENCE).unwrap().unwrap().0.text.len());
+            // The sender asks until the frame is received.
+            while !receiving.is_finished() {
+                let _ = paused.recv_timeout(Duration::from_millis(5));
+            }
+            receiving.join().unwrap()
+        });
+        assert_eq!(received, bytes);
+    }
+    drop(paused);
+    sending.join().unwrap();
+    // One that is not wanted any more ends, and a frame that was begun ends the connection.
+    let error = sender.send_while(&Note::new(0, 2 << 20), None, &mut || false).unwrap_err();
+    assert!(matches!(error, SocketError::Stalled { sent_bytes: 1.., .. }), "{error:?}");
+    assert!(matches!(sender.send(&Note::default(), None), Err(SocketError::Closed)));
+}
+
+#[test]
 fn what_was_sent_before_the_end_is_still_received() {
     let _alone = alone();
     // Unread bytes in the end that closes make Linux say ECONNRESET, none make it say the end.

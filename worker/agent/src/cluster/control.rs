@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, Mode, Segment, Token};
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, identity_to, segments_from};
+use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
 use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
@@ -25,6 +25,12 @@ const READING_MAX: usize = 1024;
 /// How long a start waits for the last word of the loader before it.
 const LAST_WORD_WAIT: Duration = Duration::from_secs(2);
 
+/// How long leaving waits for the coordinator to hear how far ranks came.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
+
+/// How long leaving waits for the coordinator to hear of it; else the session expires.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
+
 /// How long a reconnect or a move waits for the coordinator before it goes on without its word.
 const RECONNECT_WAIT: Duration = Duration::from_millis(300);
 
@@ -34,6 +40,13 @@ const MOVES_MAX: usize = 43_200;
 
 /// Ranks whose moves are kept after they were let go, at most; far more than a host has.
 const LEFT_MAX: usize = 4096;
+
+/// A record spec of at most so many bytes is sent without waiting for the coordinator to ask for it.
+const UNASKED_BYTES_MAX: usize = 4096;
+
+/// Calls that register one job at most: one for each chunk of its record spec, again after each of a few
+/// changes of the leader.
+const REGISTER_ROUNDS_MAX: usize = 16;
 
 /// Control by a coordinator, within one session.
 #[derive(Debug)]
@@ -103,6 +116,7 @@ impl GrpcControl {
             account: None,
             verdict: None,
             paused: None,
+            failure: None,
         };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
         let served = Served::new(request.clone(), serial, moves, state);
@@ -212,19 +226,29 @@ impl GrpcControl {
             }
             if let Some(before) = before {
                 let shared = Arc::clone(self.session.shared());
-                let told = tell_last(shared, before.progress(), true);
+                // Of a planned epoch its worker's word is enough.
+                let is_told = before.request.mode == Mode::Deterministic;
+                let told = tell_last(shared, before.progress(), None, is_told);
                 let _ = tokio::time::timeout(patience, told).await;
             }
         });
     }
 
-    /// Waits until the last words on ranks that ended are told, at most `patience`.
-    pub(crate) fn tell_rest(&self, patience: Duration) {
+    /// Leaves the cluster once the coordinator knows how far the ranks came, and with which errors they ended.
+    /// Waits for both, a few seconds at most.
+    pub fn leave(&self) {
+        // After the session has ended nobody believes where its ranks stood.
+        self.tell_rest();
+        self.session.leave(LEAVE_WAIT);
+    }
+
+    /// Waits until the last words on ranks that ended are told, at most [`LAST_WORDS_WAIT`].
+    fn tell_rest(&self) {
         let ending = std::mem::take(&mut *self.ending());
         runtime().block_on(async {
             let all = futures::future::join_all(ending.into_values());
             // What was not told by then, a later start of these ranks says.
-            let _ = tokio::time::timeout(patience, all).await;
+            let _ = tokio::time::timeout(LAST_WORDS_WAIT, all).await;
         });
     }
 
@@ -240,8 +264,13 @@ fn lease_of(served: &Served, (epoch, segments): (u64, Vec<Segment>)) -> Lease {
     Lease { job, generation, rank, fencing, serial: served.serial, epoch, segments }
 }
 
-/// The last word on how far a rank came and, if it is the end, that it ended.
-async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bool) {
+/// Reports how far a rank came, and that it ended; `failure`: the error with which it did.
+async fn tell_last(
+    shared: Arc<Shared>,
+    progress: wire::RankProgress,
+    failure: Option<String>,
+    is_told: bool,
+) {
     let Some(session) = shared.current_id() else {
         return;
     };
@@ -254,30 +283,47 @@ async fn tell_last(shared: Arc<Shared>, progress: wire::RankProgress, is_end: bo
     if let Err(error) = told.await {
         tracing::debug!(%error, "a rank's last step was not told");
     }
-    if is_end {
-        let ended = shared.coordinator.once(|mut clients, context| {
-            let request = wire::EndRankRequest { context, lease: lease.clone() };
-            Box::pin(async move { clients.worker.end_rank(request).await })
-        });
-        if let Err(error) = ended.await {
-            tracing::debug!(%error, "a rank ended without a word");
-        }
+    let ended = shared.coordinator.once(|mut clients, context| {
+        let (lease, failure) = (lease.clone(), failure.clone());
+        let request = wire::EndRankRequest { context, lease, failure, is_told };
+        Box::pin(async move { clients.worker.end_rank(request).await })
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a rank ended without a word");
     }
 }
 
 impl Control for GrpcControl {
     fn register(&self, job: &JobSpec, waiting: Waiting<'_>) -> Result<(), ControlError> {
         let _operation = traced::enter("register", None);
-        let call = |mut clients: super::coordinator::Clients, context| {
-            let request = wire::RegisterJobRequest {
-                context,
-                name: job.name.clone(),
-                dataset: job.dataset.clone(),
-                identity: Some(identity_to(&job.identity)),
+        let chunks: Vec<_> = record_spec_chunks(job.record_spec.bytes()).collect();
+        let mut send = chunks[0].1;
+        if send.len() > UNASKED_BYTES_MAX {
+            send = &[];
+        }
+        for _ in 0..REGISTER_ROUNDS_MAX {
+            let call = |mut clients: super::coordinator::Clients, context| {
+                let request = wire::RegisterJobRequest {
+                    context,
+                    name: job.name.clone(),
+                    dataset: job.dataset.clone(),
+                    identity: Some(identity_to(&job.identity)),
+                    record_spec_chunks: chunks.iter().map(|(d, _)| d.as_bytes().to_vec()).collect(),
+                    chunk: send.to_vec(),
+                };
+                Box::pin(async move { clients.worker.register_job(request).await }) as _
             };
-            Box::pin(async move { clients.worker.register_job(request).await }) as _
-        };
-        self.session.coordinator().call(waiting, call).map(|_: wire::RegisterJobResponse| ())
+            let answer: wire::RegisterJobResponse =
+                self.session.coordinator().call(waiting, call)?;
+            let Some(missing) = answer.missing.first() else { return Ok(()) };
+            let asked = chunks.iter().find(|(digest, _)| digest.as_bytes()[..] == missing[..]);
+            send = asked.map_or(&[][..], |(_, content)| *content);
+        }
+        let message = format!(
+            "the coordinator did not store the record spec of job `{}` in {REGISTER_ROUNDS_MAX} calls",
+            job.name
+        );
+        Err(WireError::new(ErrorKind::Retry, message))
     }
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
@@ -342,7 +388,7 @@ impl Control for GrpcControl {
         let mut state = served.lock();
         (state.epoch, state.step) = (epoch, step);
         drop(state);
-        served.ring(News::Consumed);
+        served.ring(News::Consumed { epoch, step });
         Ok(())
     }
 
@@ -390,7 +436,13 @@ impl Control for GrpcControl {
         }
     }
 
-    fn release(&self, lease: &Lease) {
+    fn report_failure(&self, lease: &Lease, failure: &str) {
+        if let Some(served) = self.find(lease) {
+            served.lock().failure.get_or_insert_with(|| failure.to_owned());
+        }
+    }
+
+    fn release(&self, lease: &Lease, is_told: bool) {
         let Some(served) = self.find(lease) else {
             return;
         };
@@ -404,7 +456,8 @@ impl Control for GrpcControl {
             }
             left.insert(key.clone(), Arc::clone(&served));
         } else {
-            let told = runtime().spawn(tell_last(shared, served.progress(), true));
+            let failure = served.lock().failure.take();
+            let told = runtime().spawn(tell_last(shared, served.progress(), failure, is_told));
             let mut ending = self.ending();
             ending.retain(|_, told| !told.is_finished());
             ending.insert(key.clone(), told);
@@ -462,5 +515,5 @@ fn replaced(lease: &Lease) -> ControlError {
     let message = format!(
         "rank {rank} of job `{job}` was started again; this loader no longer speaks for it"
     );
-    WireError::new(ErrorKind::Fenced, message)
+    WireError::new(ErrorKind::Replaced, message)
 }

@@ -35,6 +35,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// and where others can be asked only so long at first, so that a leader that hangs costs little; twice
 /// as long after each round that failed, as a cluster may just be slow.
 const ATTEMPT_FIRST: Duration = Duration::from_millis(500);
+/// It is given so many times as long as answers took lately, if that is more: over a long way no answer comes
+/// within the first limit, however often it is asked.
+const ATTEMPT_ANSWERS: u32 = 3;
 /// It is given so long even if there is hardly any time left.
 const ATTEMPT_LEAST: Duration = Duration::from_millis(100);
 
@@ -111,6 +114,8 @@ struct Route {
     known: Vec<(Address, Clients)>,
     /// Rounds without an answer since the last one.
     failed: u32,
+    /// How long answers took lately: the last one, or half as long as was known before that.
+    answers_take: Duration,
 }
 
 impl Coordinator {
@@ -216,10 +221,11 @@ impl Coordinator {
         said.read(unread);
         while let Some(address) = tour.next() {
             let answer = call(self.inner.clients(&address), self.context(&request_id));
+            let begun = Instant::now();
             let attempt = attempt(answer, self.inner.attempt_limit(ATTEMPT)).await;
             match attempt.map_err(|unanswered| self.inner.judged(unanswered)) {
                 Ok(answer) => {
-                    self.inner.answered(&address);
+                    self.inner.answered(&address, begun.elapsed());
                     return Ok(answer);
                 }
                 Err(Unanswered::Refused(error)) => return Err(self.inner.refused(&address, error)),
@@ -315,11 +321,12 @@ impl Coordinator {
             // What is left is for all that are still to be asked.
             let limit = inner.attempt_limit(attempt_most) + longer;
             let limit = limit.min(left / tour.left());
+            let asked = Instant::now();
             let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
             let attempt = wait(attempt, (&note, begun), waiting)?;
             match attempt.map_err(|unanswered| inner.judged(unanswered)) {
                 Ok(answer) => {
-                    inner.answered(&address);
+                    inner.answered(&address, asked.elapsed().saturating_sub(longer));
                     return Ok(answer);
                 }
                 Err(Unanswered::Refused(error)) => {
@@ -433,7 +440,11 @@ impl Inner {
     fn attempt_limit(&self, most: Duration) -> Duration {
         match self.is_one() {
             true => most,
-            false => ATTEMPT_FIRST.saturating_mul(1 << self.lock().failed.min(8)).min(most),
+            false => {
+                let route = self.lock();
+                let first = ATTEMPT_FIRST.max(route.answers_take.saturating_mul(ATTEMPT_ANSWERS));
+                first.saturating_mul(1 << route.failed.min(8)).min(most)
+            }
         }
     }
 
@@ -456,9 +467,10 @@ impl Inner {
         clients
     }
 
-    fn answered(&self, address: &Address) {
+    fn answered(&self, address: &Address, took: Duration) {
         let mut route = self.lock();
         route.failed = 0;
+        route.answers_take = took.max(route.answers_take / 2);
         if route.leader.as_ref() != Some(address) {
             route.leader = Some(address.clone());
         }

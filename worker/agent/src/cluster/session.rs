@@ -1,24 +1,32 @@
 //! A worker's session with its coordinator: joins, renews, tells how far ranks are, and hears which
 //! leases are no longer good. Losing the coordinator ends nothing; only its word does.
 
+mod skipped;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::{Account, JpegDecoder};
-use shardfeed_plan::{Intent, Mode, Sample, Segment};
+use shardfeed_pipeline::{Account, JPEG_LIBRARY, PIXEL_CONTRACT};
+use shardfeed_plan::{Intent, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use shardfeed_socket::Peer;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::account::account_to;
 use crate::cluster::coordinator::{Coordinator, jittered, new_id};
+use crate::cluster::lease_clock::LeaseTime;
 use crate::cluster::runtime::runtime;
 use crate::cluster::take::Confirmed;
+use crate::cluster::verdict::{ask_back, judge, pause};
 use crate::control::{Bell, ControlError, LeaseRequest, News, Waiting};
 use crate::dynamic::lapsed;
-use crate::mend::Skipped;
+use crate::rights::DataRoots;
+use crate::scan::Running;
 use crate::view::{RankReport, WorkerReport};
+
+use skipped::JobSkips;
 
 /// Until the coordinator says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -28,9 +36,6 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 /// Between attempts while it does not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-
-/// Corrupt records of a job that the coordinator is told of: as many as it remembers.
-const SKIPPED_TOLD_MAX: usize = 1_000;
 
 /// How often somebody who waits for the session is asked whether it still wants to.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -46,6 +51,8 @@ pub struct WorkerInfo {
     pub in_process: bool,
     /// Path of its trainer socket; empty without one.
     pub endpoint: String,
+    /// Below which folders and URLs it reads for the cluster, and for other users than its own.
+    pub data_roots: DataRoots,
 }
 
 /// A session that is kept alive until dropped.
@@ -64,6 +71,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// There is something to tell the coordinator now.
     wake: Notify,
+    /// Held by the heartbeat before which leases are confirmed and corrupt records are reported.
+    confirming: AsyncMutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +80,8 @@ struct State {
     id: Option<u64>,
     refused: Option<WireError>,
     ranks: Vec<Arc<Served>>,
-    scans: Vec<wire::ScanProgress>,
+    /// What its threads list and scan, also what the coordinator took back meanwhile.
+    scans: Vec<Arc<Running>>,
     has_scans: bool,
     closing: bool,
     /// The coordinator was told, or could not be.
@@ -84,8 +94,8 @@ struct State {
     /// When the session was last known to live.
     confirmed: Option<Confirmed>,
     heartbeat_took: Option<Duration>,
-    /// Corrupt records by job, and whether the coordinator knows of each.
-    skipped: BTreeMap<String, BTreeMap<Sample, (wire::SkippedRecord, bool)>>,
+    /// Corrupt records by job.
+    skipped: BTreeMap<String, JobSkips>,
 }
 
 /// A rank that this worker serves.
@@ -132,6 +142,8 @@ pub(crate) struct ServedState {
     pub(crate) verdict: Option<WireError>,
     /// Why nothing is handed out, if its job is paused.
     pub(crate) paused: Option<String>,
+    /// The error with which the rank ends.
+    pub(crate) failure: Option<String>,
 }
 
 impl Served {
@@ -218,6 +230,7 @@ impl Session {
             state: Mutex::default(),
             changed: Condvar::new(),
             wake: Notify::new(),
+            confirming: AsyncMutex::default(),
         });
         runtime().spawn(Arc::clone(&shared).keep());
         Self { shared }
@@ -291,9 +304,24 @@ impl Session {
         self.shared.changed.notify_all();
     }
 
-    /// Tells how far scans are with the next heartbeats.
-    pub(crate) fn set_scans(&self, scans: Vec<wire::ScanProgress>) {
-        self.shared.lock().scans = scans;
+    /// What threads of this worker list and scan.
+    pub(crate) fn scans(&self) -> Vec<Arc<Running>> {
+        self.shared.lock().scans.clone()
+    }
+
+    /// A thread begins to list or scan; heartbeats tell how far it is.
+    pub(crate) fn add_scan(&self, scan: &Arc<Running>) {
+        self.shared.lock().scans.push(Arc::clone(scan));
+    }
+
+    /// A thread has ended.
+    pub(crate) fn remove_scan(&self, scan: &Arc<Running>) {
+        self.shared.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
+    }
+
+    /// Below which folders and URLs it reads.
+    pub(crate) fn data_roots(&self) -> &DataRoots {
+        &self.shared.info.data_roots
     }
 }
 
@@ -312,14 +340,15 @@ impl Shared {
 
     /// How long what this session was granted may be delivered without a further word.
     pub(crate) fn good_for(&self) -> Duration {
-        self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for())
+        let now = LeaseTime::now();
+        self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for(now))
     }
 
     /// What the session knows of itself and of the ranks that are served.
     pub(crate) fn report(&self) -> WorkerReport {
         let state = self.lock();
         let ranks = state.ranks.iter().map(|served| served.report()).collect();
-        let of_job = |(job, known): (&String, &BTreeMap<_, _>)| (job.clone(), known.len() as u64);
+        let of_job = |(job, skips): (&String, &JobSkips)| (job.clone(), skips.count());
         WorkerReport {
             session: state.id.filter(|_| !state.is_lost),
             has_joined: state.has_joined,
@@ -381,73 +410,9 @@ impl Shared {
         }
     }
 
-    /// The coordinator will be told of corrupt records that it does not know.
-    pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
-        if skipped.is_empty() {
-            return;
-        }
-        let mut state = self.lock();
-        let known = state.skipped.entry(job.to_owned()).or_default();
-        for Skipped { sample, offset, reason } in skipped {
-            if known.len() >= SKIPPED_TOLD_MAX {
-                break;
-            }
-            let record = wire::SkippedRecord {
-                shard: sample.shard.into(),
-                ordinal: sample.ordinal,
-                offset: *offset,
-                reason: reason.clone(),
-                path: String::new(),
-            };
-            known.entry(*sample).or_insert((record, false));
-        }
-        drop(state);
-        self.wake.notify_one();
-    }
-
-    /// Tells of corrupt records; what could not be told stays for the next time.
-    async fn report_skipped(&self, session: u64) {
-        let untold: Vec<(String, Vec<wire::SkippedRecord>)> = {
-            let state = self.lock();
-            let of_job = |(job, known): (&String, &BTreeMap<_, (wire::SkippedRecord, bool)>)| {
-                let untold = known.values().filter(|(_, is_told)| !is_told);
-                (job.clone(), untold.map(|(record, _)| record.clone()).collect::<Vec<_>>())
-            };
-            let jobs = state.skipped.iter().map(of_job);
-            jobs.filter(|(_, records)| !records.is_empty()).collect()
-        };
-        for (job, records) in untold {
-            let result = self.coordinator.once(|mut clients, context| {
-                let (job, records) = (job.clone(), records.clone());
-                let request = wire::ReportSkippedRequest { context, session, job, records };
-                Box::pin(async move { clients.worker.report_skipped(request).await })
-            });
-            match result.await {
-                Ok(wire::ReportSkippedResponse {}) => {
-                    let mut state = self.lock();
-                    let known = state.skipped.entry(job).or_default();
-                    for record in &records {
-                        let shard = record.shard as u32;
-                        let sample = Sample { shard, ordinal: record.ordinal };
-                        if let Some((_, is_told)) = known.get_mut(&sample) {
-                            *is_told = true;
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(job, %error, "skipped records were not told yet");
-                    if error.kind == ErrorKind::NotFound {
-                        // The job was removed: nobody asks for them any more.
-                        self.lock().skipped.remove(&job);
-                    }
-                }
-            }
-        }
-    }
-
     async fn join(&self) -> Duration {
-        let WorkerInfo { name, host, in_process, endpoint } = self.info.clone();
-        let (incarnation, sent) = (self.incarnation.clone(), Instant::now());
+        let WorkerInfo { name, host, in_process, endpoint, data_roots } = self.info.clone();
+        let (incarnation, sent) = (self.incarnation.clone(), LeaseTime::now());
         let request = wire::JoinRequest {
             context: None,
             worker: name,
@@ -456,7 +421,8 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").into(),
             in_process,
             endpoint,
-            decoders: JpegDecoder::built().map(|decoder| decoder.name().to_owned()).collect(),
+            decoders: [PIXEL_CONTRACT, JPEG_LIBRARY].map(str::to_owned).into(),
+            data_roots: data_roots.given().to_vec(),
         };
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::JoinRequest { context, ..request.clone() };
@@ -495,42 +461,70 @@ impl Shared {
         }
     }
 
-    async fn renew(&self, id: u64) -> Duration {
-        self.confirm(id).await;
-        self.report_skipped(id).await;
+    /// Sends a heartbeat. The next one is due after the usual pause also if this one is not answered by
+    /// then: a session must not end because answers take long. A late answer counts all the same.
+    async fn renew(self: &Arc<Self>, id: u64) -> Duration {
+        let heartbeat = self.lock().heartbeat.unwrap_or(HEARTBEAT);
+        let renewing = runtime().spawn(Arc::clone(self).renew_once(id));
+        match tokio::time::timeout(heartbeat, renewing).await {
+            Ok(Ok(pause)) => pause,
+            // It panicked, which was said.
+            Ok(Err(_)) => heartbeat,
+            Err(_) => Duration::ZERO,
+        }
+    }
+
+    /// One heartbeat, up to its answer.
+    /// - Returns the pause before the next one.
+    async fn renew_once(self: Arc<Self>, id: u64) -> Duration {
+        if let Ok(_alone) = self.confirming.try_lock() {
+            self.confirm(id).await;
+            if self.report_skipped(id).await {
+                self.wake.notify_one();
+            }
+        }
         let (ranks, heartbeat) = {
             let state = self.lock();
             (state.ranks.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
         };
-        let sent = Instant::now();
-        match self.beat(id, &ranks).await {
+        let sent = LeaseTime::now();
+        let result = self.beat(id, &ranks).await;
+        let is_overtaken = self.lock().confirmed.is_some_and(|confirmed| confirmed.sent > sent);
+        match result {
             Ok(response) => {
                 for verdict in response.verdicts {
                     judge(&ranks, &verdict);
                 }
-                pause(&ranks, &response.pauses);
+                if !is_overtaken {
+                    pause(&ranks, &response.pauses);
+                }
                 for revocation in response.revocations {
                     ask_back(&ranks, &revocation);
                 }
                 let mut state = self.lock();
-                state.heartbeat_took = Some(sent.elapsed());
+                for ended in &response.ended_scans {
+                    state.scans.iter().for_each(|scan| scan.end(ended));
+                }
+                state.heartbeat_took = Some(LeaseTime::now().since(sent));
                 if state.id == Some(id)
                     && let Some(confirmed) = &mut state.confirmed
                 {
-                    confirmed.sent = sent;
+                    confirmed.sent = confirmed.sent.max(sent);
                 }
                 self.found(&mut state);
                 state.has_scans |= response.has_scans;
                 state.is_draining |= response.draining;
                 drop(state);
                 self.changed.notify_all();
-                heartbeat
+                heartbeat.saturating_sub(LeaseTime::now().since(sent))
             }
             Err(error) if error.kind == ErrorKind::Fenced => {
                 tracing::warn!(%error, "the session ended, joining anew");
                 self.forget(id);
                 Duration::ZERO
             }
+            // A later one was answered.
+            Err(_) if is_overtaken => heartbeat,
             Err(error) if matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Denied) => {
                 // Another cluster has this address now, or ours does not know us: both may change.
                 self.lost(&error);
@@ -555,6 +549,8 @@ impl Shared {
         };
         let progress = ranks.iter().filter_map(progress).collect();
         let scans = self.lock().scans.clone();
+        let scans =
+            scans.iter().filter(|scan| !scan.is_ended()).map(|scan| scan.progress()).collect();
         let request = wire::HeartbeatRequest { context: None, session, ranks: progress, scans };
         let beat = self.coordinator.once(|mut clients, context| {
             let request = wire::HeartbeatRequest { context, ..request.clone() };
@@ -650,7 +646,7 @@ impl Shared {
         let Some(session) = id else {
             return;
         };
-        self.report_skipped(session).await;
+        while self.report_skipped(session).await {}
         // Ranks whose trainers read on without this worker: where they stood is known once it has left.
         let ranks = self.lock().ranks.clone();
         if !ranks.is_empty()
@@ -669,7 +665,13 @@ impl Shared {
 
     fn lost(&self, error: &WireError) {
         let mut state = self.lock();
-        if !state.is_lost {
+        if !state.is_lost && state.id.is_none() {
+            // Before the first session whoever waits for it is told, and says so in its own way.
+            tracing::warn!(
+                target: "shardfeed_waiting",
+                coordinator = %self.coordinator.whereabouts(), %error, "the coordinator does not answer"
+            );
+        } else if !state.is_lost {
             tracing::warn!(
                 coordinator = %self.coordinator.whereabouts(), %error,
                 "the coordinator does not answer; what runs goes on, of dynamic jobs as long as their leases last"
@@ -711,6 +713,15 @@ fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     WireError::new(ErrorKind::Superseded, message)
 }
 
+/// A policy, as messages have it.
+fn in_doubt_to(is_drop: bool) -> i32 {
+    if is_drop { wire::InDoubt::Drop.into() } else { wire::InDoubt::Redeliver.into() }
+}
+
+fn ms_of(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A start's request, all but its context.
 pub(crate) fn start_message(
     session: u64,
@@ -727,44 +738,12 @@ pub(crate) fn start_message(
         limit: request.limit,
         trainer: request.trainer.clone(),
         intent: Some(intent_to(intent)),
+        in_doubt: in_doubt_to(request.doubt.is_drop),
+        in_doubt_grace_ms: Some(ms_of(request.doubt.grace)),
+        peer: request.peer.map(|Peer { uid, gid, pid }| wire::Peer {
+            uid,
+            gid,
+            pid: pid.unwrap_or(0),
+        }),
     }
-}
-
-/// Passes a verdict on to whoever serves that lease.
-fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
-    let Some(lease) = &verdict.lease else {
-        return;
-    };
-    for served in ranks {
-        if served.lease() == *lease {
-            let error = WireError::from_message(verdict.error.clone());
-            tracing::warn!(job = lease.job, rank = lease.rank, %error, "a lease ended");
-            served.lock().verdict = Some(error);
-            served.ring(News::Ended);
-        }
-    }
-}
-
-/// Ranks of paused jobs get nothing; those of others go on.
-fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
-    for served in ranks {
-        let lease = served.lease();
-        let paused = pauses.iter().find(|pause| pause.lease.as_ref() == Some(&lease));
-        let note = paused.map(|pause| pause.note.clone());
-        let mut state = served.lock();
-        if state.paused == note {
-            continue;
-        }
-        match &note {
-            Some(note) => tracing::warn!(job = lease.job, rank = lease.rank, "{note}"),
-            None => tracing::info!(job = lease.job, rank = lease.rank, "a paused job goes on"),
-        }
-        state.paused = note;
-    }
-}
-
-/// A rank shall give back some of what it was granted: it asks what.
-fn ask_back(ranks: &[Arc<Served>], revocation: &wire::Revocation) {
-    let asked = |served: &&Arc<Served>| revocation.lease == Some(served.lease());
-    ranks.iter().filter(asked).for_each(|served| served.ring(News::Revoked));
 }

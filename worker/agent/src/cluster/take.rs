@@ -1,12 +1,13 @@
 //! Grants over gRPC, and how long they count without a word from the coordinator.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shardfeed_plan::dynamic::Piece;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::cluster::control::GrpcControl;
+use crate::cluster::lease_clock::LeaseTime;
 use crate::control::{ControlError, Grant, Lease, Take, Waiting};
 
 /// Part of a session's life that is left as a margin for a clock that runs slower, and for what is on
@@ -24,17 +25,17 @@ pub(crate) fn good_for(ttl: Duration, age: Duration) -> Duration {
 /// When a session was last known to live, and how long it does without a word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirmed {
-    pub(crate) sent: Instant,
+    pub(crate) sent: LeaseTime,
     pub(crate) ttl: Duration,
 }
 
 impl Confirmed {
     pub(crate) fn age(&self) -> Duration {
-        self.sent.elapsed()
+        LeaseTime::now().since(self.sent)
     }
 
-    pub(crate) fn good_for(&self) -> Duration {
-        good_for(self.ttl, self.sent.elapsed())
+    pub(crate) fn good_for(&self, now: LeaseTime) -> Duration {
+        good_for(self.ttl, now.since(self.sent))
     }
 }
 
@@ -71,6 +72,7 @@ impl GrpcControl {
             started: take.started,
             known: take.known,
             wants: take.wants,
+            ahead: take.ahead,
             released: take.released,
             wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
         };
@@ -92,14 +94,15 @@ fn grant_from(answer: wire::TakeGroupsResponse) -> Grant {
         pieces,
         first,
         samples,
+        horizon,
+        version,
         closed,
         revoke_from,
-        quota,
         ended,
         steps_before: first_step,
     } = answer;
     let pieces = pieces.into_iter().map(piece).collect();
-    Grant { first, pieces, samples, closed, revoke_from, quota, ended, first_step }
+    Grant { first, pieces, samples, horizon, version, closed, revoke_from, ended, first_step }
 }
 
 #[cfg(test)]
@@ -114,5 +117,14 @@ mod tests {
         assert_eq!(good_for(seconds(1), Duration::ZERO), Duration::from_millis(500));
         assert_eq!(good_for(seconds(30), seconds(20)), seconds(4));
         assert_eq!(good_for(seconds(30), seconds(25)), Duration::ZERO);
+    }
+
+    #[test]
+    fn time_in_suspension_counts() {
+        let (sent, ttl) = (LeaseTime::now(), Duration::from_secs(30));
+        let confirmed = Confirmed { sent, ttl };
+        assert_eq!(confirmed.good_for(sent + Duration::from_secs(4)), Duration::from_secs(20));
+        // The clock jumps over a suspension.
+        assert_eq!(confirmed.good_for(sent + Duration::from_secs(3_600)), Duration::ZERO);
     }
 }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use shardfeed_plan::Tail;
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::control::{Bell, Control, ControlError, Grant, Lease, News, Take};
 use crate::dynamic::granted::{Granted, Lapsed, Step, Upcoming};
+use crate::dynamic::pace::Pace;
 use crate::error::LoadError;
 
 /// How often a thread that waits looks whether it shall stop.
@@ -40,7 +40,8 @@ pub(crate) struct Feed {
 #[derive(Debug)]
 struct State {
     granted: Granted,
-    tail: Tail,
+    /// The epoch before, which ended: what was opened of it stays open.
+    before: Option<Granted>,
     batch_size: u64,
     /// Samples to have granted and not begun; and the most that it grows to.
     lookahead: u64,
@@ -51,10 +52,42 @@ struct State {
     is_asked: bool,
     /// The trainer consumed something since the last request.
     has_consumed: bool,
+    /// How fast it consumes, and how far the horizon shall be ahead of it.
+    pace: Pace,
+    /// A batch is ready that lies beyond the horizon.
+    is_gated: bool,
+    /// Batches that had to wait for the horizon.
+    gated: u64,
     /// No request before then, unless something happens.
     not_before: Option<Instant>,
     error: Option<LoadError>,
+    /// Nothing is asked any more: what was granted and not opened is not delivered.
+    has_failed: bool,
     stop: bool,
+}
+
+/// What a rank was granted, in samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrantStats {
+    /// Granted and not begun.
+    pub granted: u64,
+    /// How many there shall be.
+    pub lookahead: u64,
+    /// Batches that were ready and had to wait until the coordinator let them be delivered.
+    pub horizon_waits: u64,
+}
+
+/// Whether a batch may be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It lies before the horizon.
+    Open,
+    /// Not yet.
+    Closed,
+    /// The list that it was made of is no longer this rank's; the error that says so comes with a later batch.
+    Never,
+    /// Its epoch has ended, and it was not opened: to leave it out would lose it.
+    Lost,
 }
 
 /// What comes next, for whoever reads.
@@ -66,24 +99,26 @@ pub(crate) enum Begun {
     Ended {
         /// Steps that it had.
         steps: u64,
-        /// Whether no epoch has any.
-        is_empty_for_all: bool,
     },
 }
 
 impl Feed {
-    pub(crate) fn new(tail: Tail, batch_size: u64) -> Self {
+    pub(crate) fn new(batch_size: u64) -> Self {
         let state = State {
-            granted: Granted::new(tail, batch_size, (0, 0)),
-            tail,
+            granted: Granted::new(batch_size, (0, 0)),
+            before: None,
             batch_size,
             lookahead: 0,
             lookahead_max: 0,
             is_waiting: false,
             is_asked: false,
             has_consumed: false,
+            pace: Pace::new(batch_size),
+            is_gated: false,
+            gated: 0,
             not_before: None,
             error: None,
+            has_failed: false,
             stop: false,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
@@ -98,7 +133,8 @@ impl Feed {
     /// - `lookahead`: samples to have granted and not begun.
     pub(crate) fn begin_epoch(&self, at: (u64, u64), lookahead: u64) {
         let mut state = self.lock();
-        state.granted = Granted::new(state.tail, state.batch_size, at);
+        let next = Granted::new(state.batch_size, at);
+        state.before = Some(std::mem::replace(&mut state.granted, next));
         state.lookahead = state.lookahead.max(lookahead);
         state.lookahead_max = lookahead.saturating_mul(LOOKAHEAD_GROWTH_MAX);
         state.not_before = None;
@@ -120,10 +156,7 @@ impl Feed {
             self.changed.notify_all();
             match begun {
                 Upcoming::Step(step) => return Ok(Begun::Step(step)),
-                Upcoming::Ended { steps } => {
-                    let is_empty_for_all = state.granted.is_empty_for_all();
-                    return Ok(Begun::Ended { steps, is_empty_for_all });
-                }
+                Upcoming::Ended { steps } => return Ok(Begun::Ended { steps }),
                 Upcoming::Waiting => {}
             }
             if stop.load(Ordering::Relaxed) {
@@ -134,10 +167,44 @@ impl Feed {
         }
     }
 
-    /// Samples granted and not begun, and how many there shall be.
-    pub(crate) fn lookahead(&self) -> (u64, u64) {
+    /// Waits at most `timeout` until a step may be delivered: it lies before the horizon.
+    pub(crate) fn await_open(&self, (epoch, step): (u64, u64), timeout: Duration) -> Gate {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        let mut is_first = true;
+        loop {
+            let gate = match state.is_open(epoch, step) {
+                true => Some(Gate::Open),
+                false if state.has_failed => Some(Gate::Never),
+                // What was not opened of an epoch that ended will not be.
+                false if epoch < state.granted.epoch() => Some(Gate::Lost),
+                false => None,
+            };
+            if let Some(gate) = gate {
+                state.is_gated = false;
+                return gate;
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() || state.stop {
+                return Gate::Closed;
+            }
+            if is_first && !state.is_gated {
+                state.is_gated = true;
+                state.gated += 1;
+                state.pace.was_late();
+                self.changed.notify_all();
+            }
+            is_first = false;
+            let wait = self.changed.wait_timeout(state, left);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What was granted and not begun.
+    pub(crate) fn stats(&self) -> GrantStats {
         let state = self.lock();
-        (state.granted.rest(), state.lookahead)
+        let (granted, lookahead) = (state.granted.rest(), state.lookahead);
+        GrantStats { granted, lookahead, horizon_waits: state.gated }
     }
 
     /// Hears what happens to the lease.
@@ -150,7 +217,13 @@ impl Feed {
             let mut state = feed.lock();
             match news {
                 News::Revoked | News::Ended => state.is_asked = true,
-                News::Consumed => state.has_consumed = true,
+                News::Consumed { epoch, step } => {
+                    state.has_consumed = true;
+                    if epoch == state.granted.epoch() {
+                        let more = state.granted.consume(step);
+                        state.pace.consumed(more, Instant::now());
+                    }
+                }
             }
             drop(state);
             feed.changed.notify_all();
@@ -164,11 +237,13 @@ impl Feed {
             if state.stop || state.error.is_some() {
                 return None;
             }
-            let is_woken = state.is_asked || (state.is_waiting && state.has_consumed);
+            let is_low = state.granted.wants_horizon(state.pace.ahead());
+            let is_woken = state.is_asked || is_low || (state.is_waiting && state.has_consumed);
             let now = Instant::now();
             let pause = state.not_before.and_then(|at| at.checked_duration_since(now));
             if pause.is_none() || is_woken {
-                let take = state.granted.due(state.lookahead, state.is_asked);
+                let ahead = state.pace.ahead();
+                let take = state.granted.due(state.lookahead, ahead, state.is_asked);
                 if let Some(take) = take.filter(|_| state.lookahead > 0) {
                     (state.is_asked, state.has_consumed, state.not_before) = (false, false, None);
                     return Some(take);
@@ -214,7 +289,8 @@ impl Feed {
             }
             Err(error) => state.error = Some(error.into()),
         }
-        let goes_on = state.error.is_none() && !state.stop;
+        state.has_failed |= state.error.is_some();
+        let goes_on = !state.has_failed && !state.stop;
         drop(state);
         self.changed.notify_all();
         goes_on
@@ -227,10 +303,19 @@ impl Feed {
 }
 
 impl State {
+    /// Whether a step lies before the horizon.
+    fn is_open(&self, epoch: u64, step: u64) -> bool {
+        let mut epochs = [Some(&self.granted), self.before.as_ref()].into_iter().flatten();
+        epochs.any(|granted| granted.epoch() == epoch && granted.is_open(step))
+    }
+
     /// Whether something happened since a request that makes another one worth it.
     fn has_news_since(&self, take: &Take) -> bool {
         let is_further = self.granted.started() != take.started || self.has_consumed;
-        self.granted.epoch() != take.epoch || self.is_asked || (self.is_waiting && is_further)
+        self.granted.epoch() != take.epoch
+            || self.is_asked
+            || (self.is_waiting && is_further)
+            || self.granted.wants_horizon(self.pace.ahead())
     }
 }
 

@@ -18,8 +18,8 @@ use crate::tuning::PREFETCH_START;
 impl Planner {
     /// Epoch after epoch, batch after batch as they are granted, until told to stop.
     pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
-        let DynamicRank { control, lease, mut groups_of, shuffle, tail, batch_size } = rank;
-        let feed = Arc::new(Feed::new(tail, batch_size));
+        let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
+        let feed = Arc::new(Feed::new(batch_size));
         control.watch(&lease, feed.bell());
         self.shared.lock().feed = Some(Arc::clone(&feed));
         let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
@@ -46,11 +46,8 @@ impl Planner {
                         let rows = meter.during(doing, || reader.rows(&next));
                         rows.map(|rows| (next.step, rows))
                     }
-                    Ok(Begun::Ended { steps, is_empty_for_all }) => {
+                    Ok(Begun::Ended { steps }) => {
                         ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
-                        if is_empty_for_all {
-                            return Ok(());
-                        }
                         break;
                     }
                     Err(error) => Err(error),
@@ -70,7 +67,7 @@ impl Planner {
     /// A group is read as a lane is, one at a time.
     fn group_shape(&self, groups: &Groups, shuffle: &Shuffle, batch_size: u64) -> Shape {
         let (files, shuffle) = (self.options.dataset.files(), shuffle.clone());
-        let shards = if shuffle.enabled { shuffle.interleave.min(files.len() as u64) } else { 1 };
+        let shards = shuffle.interleave.min(files.len() as u64);
         let largest = files.iter().map(|file| file.records).max().unwrap_or(0);
         let lane_samples = largest.saturating_mul(shards).min(groups.samples());
         Shape { rows: batch_size, lanes: 1, lane_samples, shuffle }

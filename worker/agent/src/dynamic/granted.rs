@@ -1,13 +1,12 @@
 //! What a rank was granted of one epoch, as far as its worker knows, and how much of it was begun.
 //! Pure: answers go in, batches to read and the next request come out.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use shardfeed_plan::Tail;
 use shardfeed_plan::dynamic::{Piece, RankList};
 
 use crate::control::{Grant, Take};
+use crate::dynamic::pace;
 
 /// A request may wait so long for something to tell; who hangs costs a rank that waits so much more.
 const WAIT: Duration = Duration::from_secs(1);
@@ -16,7 +15,6 @@ const WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Granted {
     epoch: u64,
-    is_padded: bool,
     list: RankList,
     /// The first step that was not begun.
     step: u64,
@@ -28,7 +26,11 @@ pub(crate) struct Granted {
     is_told: bool,
     /// Samples of the list, also those that were not told yet.
     samples: u64,
-    quota: Option<u64>,
+    /// Position up to which the trainer consumed.
+    consumed: u64,
+    /// Position up to which batches may be delivered, and the version of the list that it counts for.
+    horizon: u64,
+    version: u64,
     ended: bool,
     /// The list was given back from here on, and that is not known yet.
     release: Option<u64>,
@@ -57,8 +59,6 @@ pub(crate) struct Step {
     pub(crate) step: u64,
     /// Its samples, in order.
     pub(crate) pieces: Vec<Piece>,
-    /// Then these padded slots of the list.
-    pub(crate) padding: Range<u64>,
     /// The piece of another group that comes next, if it was granted already.
     pub(crate) then: Option<Piece>,
 }
@@ -69,17 +69,18 @@ pub(crate) struct Lapsed;
 
 impl Granted {
     /// Nothing was told of `epoch`, of which `step` is the first step to read.
-    pub(crate) fn new(tail: Tail, batch_size: u64, (epoch, step): (u64, u64)) -> Self {
+    pub(crate) fn new(batch_size: u64, (epoch, step): (u64, u64)) -> Self {
         Self {
             epoch,
-            is_padded: tail == Tail::Pad,
             list: RankList::new(batch_size, 0),
             step,
             started: 0,
             is_placed: false,
             is_told: false,
             samples: 0,
-            quota: None,
+            consumed: 0,
+            horizon: 0,
+            version: 0,
             ended: false,
             release: None,
             before: None,
@@ -100,9 +101,23 @@ impl Granted {
         self.list.samples().saturating_sub(self.started)
     }
 
-    /// Whether this epoch has no step for any rank.
-    pub(crate) fn is_empty_for_all(&self) -> bool {
-        self.quota == Some(0)
+    /// Whether a step may be delivered.
+    pub(crate) fn is_open(&self, step: u64) -> bool {
+        self.list.positions_of(step).is_some_and(|positions| positions.end <= self.horizon)
+    }
+
+    /// The trainer consumed everything before a step. Returns how many samples more than was known.
+    pub(crate) fn consume(&mut self, step: u64) -> u64 {
+        let position = self.list.position_of_step(step).filter(|_| self.is_placed);
+        let more = position.map_or(0, |position| position.saturating_sub(self.consumed));
+        self.consumed += more;
+        more
+    }
+
+    /// Whether more shall lie before the horizon than what is left of `ahead`.
+    pub(crate) fn wants_horizon(&self, ahead: u64) -> bool {
+        let left = self.horizon.saturating_sub(self.consumed);
+        self.is_placed && self.horizon < self.samples && left < pace::low(ahead)
     }
 
     /// What comes next.
@@ -115,15 +130,12 @@ impl Granted {
             let later = &self.list.pieces()[self.list.pieces_before(positions.end)..];
             let then = later.iter().find(|piece| Some(piece.group) != last).copied();
             let pieces = self.list.pieces_in(positions).collect();
-            return Upcoming::Step(Step { step: self.step, pieces, padding: 0..0, then });
+            return Upcoming::Step(Step { step: self.step, pieces, then });
         }
         if !self.ended || !self.is_complete() {
             return Upcoming::Waiting;
         }
-        match self.quota.filter(|_| self.is_padded) {
-            Some(quota) if self.position() < quota => Upcoming::Step(self.padded(quota)),
-            _ => Upcoming::Ended { steps: self.step },
-        }
+        Upcoming::Ended { steps: self.step }
     }
 
     /// Takes what comes next.
@@ -136,21 +148,6 @@ impl Granted {
         upcoming
     }
 
-    /// A batch at the end of a list that the pool had not enough for.
-    fn padded(&self, quota: u64) -> Step {
-        let (start, samples) = (self.position(), self.list.samples());
-        let end = start.saturating_add(self.list.batch_size()).min(quota);
-        let pieces = self.list.pieces_in(start.min(samples)..end.min(samples)).collect();
-        let padding = start.max(samples) - samples..end.max(samples) - samples;
-        Step { step: self.step, pieces, padding, then: None }
-    }
-
-    /// Position at which the next step begins, where no run is closed.
-    fn position(&self) -> u64 {
-        let steps = self.step.saturating_sub(self.list.first_step());
-        steps.saturating_mul(self.list.batch_size())
-    }
-
     /// Whether all that there is of the list was told.
     fn is_complete(&self) -> bool {
         self.is_told && self.before.is_none() && self.list.samples() >= self.samples
@@ -158,10 +155,12 @@ impl Granted {
 
     /// The request that is due.
     /// - `lookahead`: samples that shall be granted and not begun.
+    /// - `ahead`: samples that shall lie between what was consumed and the horizon.
     /// - `is_asked`: control has something to tell.
-    pub(crate) fn due(&self, lookahead: u64, is_asked: bool) -> Option<Take> {
+    pub(crate) fn due(&self, lookahead: u64, ahead: u64, is_asked: bool) -> Option<Take> {
         let is_short = self.rest() < lookahead && !self.ended;
-        let is_urgent = self.release.is_some() || is_asked || (self.is_told && !self.is_complete());
+        let is_told = self.release.is_some() || (self.is_told && !self.is_complete());
+        let is_urgent = is_asked || is_told || self.wants_horizon(ahead);
         if !is_short && !is_urgent {
             return None;
         }
@@ -170,6 +169,7 @@ impl Granted {
             started: self.started,
             known: self.list.pieces().len() as u64,
             wants: if is_short { lookahead } else { 0 },
+            ahead,
             released: self.release,
             wait: if is_urgent { Duration::ZERO } else { WAIT },
         })
@@ -180,7 +180,7 @@ impl Granted {
         if asked.epoch != self.epoch {
             return Ok(false);
         }
-        let was = (self.list.pieces().len(), self.list.closed().len(), self.ended, self.is_told);
+        let was = self.seen();
         if self.release == asked.released {
             self.release = None;
         }
@@ -198,24 +198,34 @@ impl Granted {
             grant.pieces.iter().for_each(|piece| self.list.append(*piece));
         }
         grant.closed.iter().for_each(|&end| self.list.close_at(end));
-        (self.samples, self.quota, self.ended) = (grant.samples, grant.quota, grant.ended);
+        (self.samples, self.ended) = (grant.samples, grant.ended);
+        if grant.version >= self.version {
+            (self.horizon, self.version) = (grant.horizon, grant.version);
+        }
         self.compare()?;
         if let Some(from) = grant.revoke_from {
             self.release(from);
         }
         self.place()?;
-        let is = (self.list.pieces().len(), self.list.closed().len(), self.ended, self.is_told);
-        Ok(is != was || self.release.is_some())
+        Ok(self.seen() != was || self.release.is_some())
+    }
+
+    /// What an answer may change.
+    fn seen(&self) -> (usize, usize, [bool; 2], u64) {
+        let flags = [self.ended, self.is_told];
+        (self.list.pieces().len(), self.list.closed().len(), flags, self.horizon)
     }
 
     /// Gives back what was not begun from a position on.
     fn release(&mut self, from: u64) {
-        if self.quota.is_some() || !self.is_complete() {
+        if !self.is_complete() {
             return;
         }
         let kept = from.max(self.started).min(self.list.samples());
         drop(self.list.truncate_to(kept));
         self.samples = kept;
+        // What is granted there next was not opened.
+        self.horizon = self.horizon.min(kept);
         self.release = Some(kept);
     }
 
@@ -225,10 +235,11 @@ impl Granted {
             return Ok(());
         }
         if let Some(position) = self.list.position_of_step(self.step) {
-            (self.started, self.is_placed) = (position, true);
-        } else if self.is_complete() && self.is_padded && self.step >= self.list.first_step() {
-            // Among the padded steps, unless more is granted first.
-            (self.started, self.is_placed) = (self.list.samples(), self.ended);
+            (self.started, self.consumed, self.is_placed) = (position, position, true);
+        } else if self.is_complete() && self.ended {
+            // Others consumed the rest, and its lists may be gone.
+            let end = self.list.samples();
+            (self.started, self.consumed, self.is_placed) = (end, end, true);
         } else if self.is_complete() {
             return Err(Lapsed);
         }

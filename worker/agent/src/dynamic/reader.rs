@@ -10,7 +10,7 @@ use crate::dynamic::granted::Step;
 use crate::error::LoadError;
 use crate::gather::Gathered;
 use crate::reader::Feed;
-use crate::stream::{StreamTools, Streams};
+use crate::stream::StreamTools;
 
 /// Reads what one rank is granted of one epoch.
 #[derive(Debug)]
@@ -20,8 +20,6 @@ pub(crate) struct GroupReader {
     tools: StreamTools,
     /// The group that is read, and the one whose files are opened already.
     feeds: VecDeque<(u64, Feed)>,
-    /// Padding repeats the line from its start.
-    padding: Streams,
 }
 
 impl GroupReader {
@@ -30,8 +28,7 @@ impl GroupReader {
             // Two groups are open around a border.
             (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, (primed_max / 2).max(1));
         }
-        let padding = Streams::new(tools.clone());
-        Self { groups, reading, tools, feeds: VecDeque::new(), padding }
+        Self { groups, reading, tools, feeds: VecDeque::new() }
     }
 
     /// The rows of a batch, in order.
@@ -39,9 +36,6 @@ impl GroupReader {
         let mut gathered = Gathered::default();
         for piece in &step.pieces {
             self.take(*piece, &mut gathered)?;
-        }
-        for number in step.padding.clone() {
-            self.padding.fetch_padding(self.groups.padding(number), &mut gathered)?;
         }
         self.prepare(step.then)?;
         Ok(gathered)

@@ -8,13 +8,15 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::dynamic::{Piece, RankList};
 use shardfeed_plan::{
-    Corrupt, DECODER_NONE, JobIdentity, Mode, Planned, Sample, Segment, Shuffle, Steps, Token,
+    Corrupt, DECODER_NONE, JobIdentity, Mode, Planned, Sample, Segment, Steps, Tail, Token,
 };
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
 use crate::control::{Bell, ControlError, Grant, JobSpec, LeaseRequest, News, Take, Waiting};
-use crate::{Assignment, CacheChoice, Dataset, Plans, Polled, Prefetch, PrefetchOptions};
+use crate::{
+    Assignment, CacheChoice, Dataset, EncodedSpec, Plans, Polled, Prefetch, PrefetchOptions,
+};
 
 /// Nothing here takes so long.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -33,6 +35,8 @@ struct Scripted {
     revoke_from: Mutex<Option<u64>>,
     /// What was asked back came back as this.
     released: Mutex<Option<u64>>,
+    /// No horizon goes beyond this position.
+    horizon_max: Mutex<Option<u64>>,
 }
 
 struct Epoch {
@@ -69,7 +73,7 @@ impl Control for Scripted {
         Ok(())
     }
 
-    fn release(&self, _lease: &Lease) {}
+    fn release(&self, _lease: &Lease, _is_told: bool) {}
 
     fn latest(&self, _job: &str, _: Waiting<'_>) -> Result<Option<Token>, ControlError> {
         Ok(None)
@@ -99,6 +103,7 @@ impl Control for Scripted {
             first: take.known,
             pieces: list.pieces()[take.known as usize..].to_vec(),
             samples: list.samples(),
+            horizon: list.samples().min(self.horizon_max.lock().unwrap().unwrap_or(u64::MAX)),
             closed: list.closed(),
             revoke_from: self.revoke_from.lock().unwrap().take(),
             ended: free.is_empty() && take.started == list.samples(),
@@ -140,7 +145,7 @@ fn place() -> Place {
         lanes: 1,
         tail: Tail::Uneven,
         mode: Mode::Dynamic,
-        operators: Schema::raw().operators().to_owned(),
+        records: EncodedSpec::raw().records(),
         decoder: DECODER_NONE.to_owned(),
     };
     let control = Arc::new(Scripted::default());
@@ -168,6 +173,7 @@ impl Place {
             step,
             prefetch: Some(prefetch),
             budget_bytes: 64 << 20,
+            took_over: false,
         };
         Prefetch::start(assignment, options).unwrap()
     }
@@ -225,6 +231,43 @@ fn reading_starts_at_the_exact_sample_of_a_step() {
         let rest = epoch(&mut place.read((0, step as u64), 2));
         assert_eq!(rest, whole[step..], "from step {step}");
     }
+}
+
+#[test]
+fn a_trainer_that_is_slow_at_an_epochs_end_gets_all_of_it() {
+    let place = place();
+    let whole = epoch(&mut place.read((0, 0), 3));
+    place.control.epochs.lock().unwrap().remove(&1);
+    let last = whole.len() - 2;
+    let mut prefetch = place.read((0, last as u64), 8);
+    let begun = Instant::now();
+    while !place.control.epochs.lock().unwrap().contains_key(&1) {
+        assert!(begun.elapsed() < DEADLINE, "the next epoch is asked for while two batches wait");
+        std::thread::yield_now();
+    }
+    assert_eq!(epoch(&mut prefetch), whole[last..]);
+}
+
+#[test]
+fn a_batch_that_was_not_opened_before_its_epoch_ended_is_an_error_and_not_left_out() {
+    let place = place();
+    let whole = epoch(&mut place.read((0, 0), 3));
+    let last = whole.len() - 2;
+    let before = whole[..=last].iter().map(|batch| batch.len() as u64).sum();
+    *place.control.horizon_max.lock().unwrap() = Some(before);
+    let mut prefetch = place.read((0, last as u64), 8);
+    let begun = Instant::now();
+    let mut delivered = vec![];
+    let error = loop {
+        match prefetch.poll(Duration::from_millis(20)) {
+            Ok(Polled::Ready(batch)) => delivered.push(batch.samples),
+            Ok(Polled::EpochEnd { .. }) => panic!("a batch was left out"),
+            Ok(Polled::Pending) => assert!(begun.elapsed() < DEADLINE),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(delivered, whole[last..=last]);
+    assert!(error.to_string().contains("the lease lapsed"), "{error}");
 }
 
 #[test]

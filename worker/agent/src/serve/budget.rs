@@ -1,28 +1,65 @@
 //! One memory budget for all ranks that a worker serves.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_socket::Peer;
+
+use crate::rights::is_own;
 
 /// Ranks of a host whose launcher does not say how many there are.
 const RANKS_UNKNOWN: u64 = 2;
 
-/// Jobs that a rank runs side by side: training and validation.
-const JOBS_PER_RANK: u64 = 2;
-
-/// Of what a rank may use, this part is for batches that its trainer holds: 1 in `HELD_PART`.
+/// Of what a rank may use, at most this part is for batches that its trainer holds: 1 in `HELD_PART`.
 const HELD_PART: u64 = 3;
 
-/// Without a wish a rank gets at most this part of what is left, so that there is some for others,
-const LEFT_PART: u64 = 4;
-/// and no less than this.
+/// The host's ranks, which ask without a wish, divide all but this part of the budget among them: 1 in
+/// `LATER_PART`. The rest is for the loaders that they make later, such as validation, and is divided likewise.
+const LATER_PART: u64 = 4;
+/// Batches may be so many times as large as they are on average.
+const HELD_MARGIN: u64 = 2;
+
+/// No share is smaller.
 const SHARE_LEAST_BYTES: u64 = 256 << 10;
 
 /// The budget and what is left of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     total: u64,
-    left: Arc<Mutex<u64>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// For whom a share is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShareOf {
+    pub(crate) uid: u32,
+    /// The user has the worker's rights, and may have all of the budget. Others leave 1 in [`LATER_PART`] of what
+    /// they find for users that come later.
+    pub(crate) is_own: bool,
+}
+
+impl From<&Peer> for ShareOf {
+    fn from(peer: &Peer) -> Self {
+        Self { uid: peer.uid, is_own: is_own(peer) }
+    }
+}
+
+/// What was given of it.
+#[derive(Debug)]
+struct State {
+    left: u64,
+    users: BTreeMap<u32, User>,
+}
+
+/// What one user's ranks have.
+#[derive(Clone, Copy, Debug, Default)]
+struct User {
+    charged: u64,
+    /// Shares that were given without a wish.
+    equal: u64,
+    /// Bytes of the others.
+    wished: u64,
 }
 
 /// A rank's part, given back when dropped.
@@ -31,12 +68,14 @@ pub(crate) struct Share {
     /// Bytes for records in reading and batches ahead.
     pub(crate) reading_bytes: u64,
     charged: u64,
-    left: Arc<Mutex<u64>>,
+    is_equal: bool,
+    uid: u32,
+    state: Arc<Mutex<State>>,
 }
 
 impl Budget {
     pub(crate) fn new(total: u64) -> Self {
-        Self { total, left: Arc::new(Mutex::new(total)) }
+        Self { total, state: Arc::new(Mutex::new(State { left: total, users: BTreeMap::new() })) }
     }
 
     /// All of it.
@@ -46,40 +85,96 @@ impl Budget {
 
     /// What no rank has.
     pub(crate) fn left(&self) -> u64 {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).left
     }
 
     /// A part of the budget for one rank.
+    /// - `of`: the trainer's user.
     /// - `asked`: bytes for reading and batches ahead that its user wants.
     /// - `ranks_on_host`: 0 if nobody knows.
+    /// - `held_bytes`: about what the batches take that its trainer may hold.
     ///
     /// # Errors  There is not enough left.
-    pub(crate) fn share(&self, asked: Option<u64>, ranks_on_host: u64) -> Result<Share, WireError> {
-        let ranks = if ranks_on_host == 0 { RANKS_UNKNOWN } else { ranks_on_host };
-        let by_default = self.total / (ranks * JOBS_PER_RANK);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn share(
+        &self,
+        of: impl Into<ShareOf>,
+        asked: Option<u64>,
+        ranks_on_host: u64,
+        held_bytes: u64,
+    ) -> Result<Share, WireError> {
+        let of = of.into();
+        let mut state = lock(&self.state);
+        let user = state.users.get(&of.uid).copied().unwrap_or_default();
+        // What other users left is for this one, but for a part.
+        let found = state.left + user.charged;
+        let most = if of.is_own { found } else { found - found / LATER_PART };
+        let left = state.left.min(most.saturating_sub(user.charged));
         let charged = match asked {
             Some(bytes) => bytes.saturating_add(bytes / (HELD_PART - 1)),
-            None => by_default.min(*left / LEFT_PART).max(SHARE_LEAST_BYTES),
+            None => equal_bytes(user, found, ranks_on_host).min(left).max(SHARE_LEAST_BYTES),
         };
-        if charged > *left {
+        if charged > state.left {
             let message = format!(
                 "the worker has {} of the {} bytes of its memory budget left, and this rank needs \
                  {charged}; close loaders that are not used, lower memory_budget=, or start the worker \
                  with a larger --memory-budget",
-                *left, self.total
+                state.left, self.total
             );
             return Err(WireError::new(ErrorKind::Memory, message));
         }
-        *left -= charged;
-        let reading_bytes = asked.unwrap_or(charged - charged / HELD_PART);
-        Ok(Share { reading_bytes, charged, left: Arc::clone(&self.left) })
+        if charged > left {
+            let message = format!(
+                "the ranks of user {} have {} bytes of the worker's memory budget and may have {most} together, which \
+                 leaves a part for other users, and this rank needs {charged}; close loaders that are not used, lower \
+                 memory_budget=, or start the worker with a larger --memory-budget",
+                of.uid, user.charged
+            );
+            return Err(WireError::new(ErrorKind::Memory, message));
+        }
+        let is_equal = asked.is_none();
+        state.left -= charged;
+        let user = state.users.entry(of.uid).or_default();
+        user.charged += charged;
+        match is_equal {
+            true => user.equal += 1,
+            false => user.wished += charged,
+        }
+        let held_bytes = held_bytes.saturating_mul(HELD_MARGIN).min(charged / HELD_PART);
+        let reading_bytes = asked.unwrap_or(charged - held_bytes);
+        Ok(Share { reading_bytes, charged, is_equal, uid: of.uid, state: Arc::clone(&self.state) })
     }
+}
+
+/// A share for a user's rank that has no wish.
+/// - `found`: bytes that no other user has.
+fn equal_bytes(user: User, found: u64, ranks_on_host: u64) -> u64 {
+    let ranks = if ranks_on_host == 0 { RANKS_UNKNOWN } else { ranks_on_host };
+    // The part for later of the part for later, as often as each rank has a share already.
+    let rounds = u32::try_from(user.equal / ranks).unwrap_or(u32::MAX);
+    let later = LATER_PART.checked_pow(rounds).unwrap_or(u64::MAX);
+    let round = (found - user.wished) / later;
+    let bytes = (round - round / LATER_PART) / ranks;
+    bytes.min((found - user.charged) / LATER_PART * (LATER_PART - 1))
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Every change of the state is complete when the lock is released, also by a panic.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) += self.charged;
+        let mut state = lock(&self.state);
+        state.left += self.charged;
+        let user = state.users.entry(self.uid).or_default();
+        user.charged -= self.charged;
+        match self.is_equal {
+            true => user.equal -= 1,
+            false => user.wished -= self.charged,
+        }
+        if user.charged == 0 {
+            state.users.remove(&self.uid);
+        }
     }
 }
 
@@ -87,36 +182,81 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
+    const OWN: ShareOf = ShareOf { uid: 0, is_own: true };
+
+    #[test]
+    fn one_user_leaves_memory_for_others() {
+        let budget = Budget::new(64 * MIB);
+        let user = |uid| ShareOf { uid, is_own: false };
+        // With a wish for all of it, and with one for each of many ranks.
+        let refused = budget.share(user(1), Some(40 * MIB), 1, 0).unwrap_err().message;
+        assert!(refused.contains("the ranks of user 1 have 0 bytes"), "{refused}");
+        assert!(refused.contains("may have 50331648 together"), "{refused}");
+        let mut first = vec![];
+        while let Ok(share) = budget.share(user(1), Some(2 * MIB), 1, 0) {
+            first.push(share);
+        }
+        assert_eq!(budget.left(), 16 * MIB);
+        // Ranks without a wish are bounded, too, and take nothing from the share of others' ranks.
+        assert!(budget.share(user(1), None, 1, 0).is_err());
+        let second = budget.share(user(2), None, 1, 0).unwrap();
+        assert_eq!(second.charged, 12 * MIB);
+        let own = budget.share(OWN, Some(2 * MIB), 1, 0).unwrap();
+        assert_eq!(own.charged, 3 * MIB);
+        // What the first gave back is there for all.
+        drop(first);
+        assert_eq!(budget.share(user(3), Some(16 * MIB), 1, 0).unwrap().charged, 24 * MIB);
+        drop((second, own));
+        assert_eq!(budget.left(), 64 * MIB);
+        assert!(lock(&budget.state).users.is_empty());
+    }
+
     #[test]
     fn all_shares_together_are_within_the_budget() {
-        const MIB: u64 = 1 << 20;
         let budget = Budget::new(48 * MIB);
-        let first = budget.share(None, 2).unwrap();
-        assert_eq!((first.charged, first.reading_bytes), (12 * MIB, 8 * MIB));
-        let second = budget.share(Some(16 * MIB), 2).unwrap();
+        let first = budget.share(OWN, None, 2, u64::MAX).unwrap();
+        assert_eq!((first.charged, first.reading_bytes), (18 * MIB, 12 * MIB));
+        let second = budget.share(OWN, Some(16 * MIB), 2, 0).unwrap();
         assert_eq!((second.charged, second.reading_bytes), (24 * MIB, 16 * MIB));
         let (mut shares, mut refused) = (vec![], None);
         while refused.is_none() {
-            match budget.share(None, 1) {
+            match budget.share(OWN, None, 1, 0) {
                 Ok(share) => shares.push(share),
                 Err(error) => refused = Some(error),
             }
         }
         let charged: u64 = shares.iter().map(|share| share.charged).sum();
-        assert!((10..100).contains(&shares.len()) && charged <= 12 * MIB, "{charged}");
+        assert!((2..100).contains(&shares.len()) && charged <= 6 * MIB, "{charged}");
         let error = refused.unwrap();
         assert_eq!(error.kind, ErrorKind::Memory);
         drop(second);
-        assert_eq!(budget.share(Some(16 * MIB), 1).unwrap().charged, 24 * MIB);
+        assert_eq!(budget.share(OWN, Some(16 * MIB), 1, 0).unwrap().charged, 24 * MIB);
         drop((first, shares));
-        assert_eq!(*budget.left.lock().unwrap(), 48 * MIB);
+        assert_eq!(budget.left(), 48 * MIB);
+    }
+
+    #[test]
+    fn ranks_divide_what_is_there_and_leave_some_for_validation() {
+        let budget = Budget::new(1024 * MIB);
+        let held = 4 * MIB;
+        let share = || budget.share(OWN, None, 4, held).unwrap();
+        let training: Vec<_> = (0..4).map(|_| share()).collect();
+        // Each its quarter of three quarters, less what its trainer holds.
+        assert!(training.iter().all(|share| share.reading_bytes == (192 - 8) * MIB));
+        let validation: Vec<_> = (0..4).map(|_| share()).collect();
+        assert!(validation.iter().all(|share| share.reading_bytes == (48 - 8) * MIB));
+        // Another validation gets the place of the one before, not less each time.
+        drop(validation);
+        assert_eq!(share().reading_bytes, (48 - 8) * MIB);
     }
 
     #[test]
     fn a_share_that_is_not_left_is_refused_with_what_is() {
         let budget = Budget::new(48 << 20);
-        let _first = budget.share(Some(16 << 20), 1).unwrap();
-        let refused = budget.share(Some(24 << 20), 1).unwrap_err().message;
+        let _first = budget.share(OWN, Some(16 << 20), 1, 0).unwrap();
+        let refused = budget.share(OWN, Some(24 << 20), 1, 0).unwrap_err().message;
         assert_eq!(
             refused,
             "the worker has 25165824 of the 50331648 bytes of its memory budget left, and this \

@@ -1,16 +1,24 @@
 //! Slots on their way: written here, viewed by the trainer, and back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_handoff::{RegionId, SharedSlot, SlotPool};
 use shardfeed_pipeline::Batch;
 use shardfeed_proto::trainer::v1 as wire;
-use shardfeed_socket::{Sender, SocketError};
+use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_socket::SocketError;
 
 use crate::mend::Skipped;
 use crate::sequence::Delivered;
-use crate::serve::send;
+
+/// Skipped records in one message: their reasons are bounded, so a frame holds many times as many.
+const SKIPPED_PER_MESSAGE: usize = 1000;
+
+/// Sends a message to the trainer, with a descriptor or without.
+pub(crate) type SendTo<'a> =
+    &'a mut dyn FnMut(Message, Option<BorrowedFd<'_>>) -> Result<(), SocketError>;
 
 /// The slots of one connection.
 #[derive(Clone, Debug)]
@@ -52,23 +60,31 @@ impl Flight {
         self.lock().ahead.clear();
     }
 
-    /// Sends a batch; its slot is the trainer's from here on.
+    /// Sends a batch; its slot is the trainer's from here on. Skipped records of which there are too many
+    /// for one frame go ahead of it.
     pub(crate) fn send(
         &self,
-        sender: &Sender<wire::ToTrainer>,
+        send: SendTo<'_>,
         start: u64,
         delivered: Delivered,
     ) -> Result<(), SocketError> {
-        self.tell_retired(sender)?;
+        self.tell_retired(send)?;
         let Delivered { epoch, step, skipped, batch, .. } = delivered;
-        let Batch { rows, columns, valid, shards, ordinals, slot } = batch;
+        let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
         let handle = slot.region().expect("a worker's slots are sealed");
         let region = handle.id;
-        let is_known = !self.lock().told.insert(region);
-        if !is_known {
+        if !self.lock().told.contains(&region) {
             let bytes = handle.size_bytes as u64;
             let message = wire::Region { region: region.0, bytes };
-            send(sender, wire::to_trainer::Message::Region(message), Some(handle.fd))?;
+            send(Message::Region(message), handle.fd)?;
+            self.lock().told.insert(region);
+            slot.close_descriptor();
+        }
+        let mut skipped: Vec<_> = skipped.into_iter().map(skipped_to).collect();
+        while skipped.len() > SKIPPED_PER_MESSAGE {
+            let rest = skipped.split_off(SKIPPED_PER_MESSAGE);
+            let part = wire::SkippedPart { start, skipped: std::mem::replace(&mut skipped, rest) };
+            send(Message::SkippedPart(part), None)?;
         }
         let columns = columns.iter().map(|column| wire::Column {
             values: Some(range(&column.values)),
@@ -85,16 +101,16 @@ impl Flight {
             valid: Some(range(&valid)),
             shards: Some(range(&shards)),
             ordinals: Some(range(&ordinals)),
-            skipped: skipped.into_iter().map(skipped_to).collect(),
+            skipped,
         };
         let mut state = self.lock();
         state.ahead.push_back(slot.size_bytes());
         state.out.insert(region, slot);
         drop(state);
-        send(sender, wire::to_trainer::Message::Batch(message), None)
+        send(Message::Batch(message), None)
     }
 
-    fn tell_retired(&self, sender: &Sender<wire::ToTrainer>) -> Result<(), SocketError> {
+    fn tell_retired(&self, send: SendTo<'_>) -> Result<(), SocketError> {
         let retired = self.pool.take_retired();
         if retired.is_empty() {
             return Ok(());
@@ -106,7 +122,13 @@ impl Flight {
         if regions.is_empty() {
             return Ok(());
         }
-        send(sender, wire::to_trainer::Message::Forget(wire::Forget { regions }), None)
+        send(Message::Forget(wire::Forget { regions }), None)
+    }
+
+    /// Batches that were sent and not taken.
+    #[cfg(test)]
+    pub(crate) fn ahead(&self) -> usize {
+        self.lock().ahead.len()
     }
 
     /// The trainer took batches; returns their bytes.

@@ -1,8 +1,9 @@
 //! A rank that is being served: its lease, its reading, and the thread that sends its batches.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,13 @@ use crate::account::account_to;
 use crate::control::{Control, Lease};
 use crate::error::LoadError;
 use crate::meter::Demand;
-use crate::prefetch::{Polled, Prefetch, PrefetchStats, Taken};
+use crate::prefetch::{GrantStats, Polled, Prefetch, PrefetchStats, Taken};
 use crate::sequence::Delivered;
 use crate::serve::budget::Share;
 use crate::serve::flight::Flight;
 use crate::serve::send;
 use crate::trace;
+use crate::view::Pulse;
 
 /// How often a thread that has nothing to send looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -29,9 +31,45 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often it is told what reading holds, if nothing else changed.
 const STATS_EVERY: Duration = Duration::from_millis(250);
 
+/// The sending thread runs at least four times a second, also while its trainer does not read. One that has not
+/// for so long never will again.
+const STUCK_AFTER: Duration = Duration::from_secs(15);
+
+/// And this long from the first look that found it so.
+const STUCK_SURE_AFTER: Duration = Duration::from_secs(2);
+
 /// Why nothing is delivered of a dynamic job while its coordinator is silent.
 const UNCONFIRMED: &str =
     "the coordinator has not confirmed the lease of this dynamic job for most of its life";
+
+/// Whether a sending thread has ended: what it had to say last is sent.
+#[derive(Debug, Default)]
+pub(crate) struct FeederDone {
+    is_so: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl FeederDone {
+    pub(crate) fn is_so(&self) -> bool {
+        *self.is_so.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits at most `patience`.
+    pub(crate) fn wait(&self, patience: Duration) {
+        let is_so = self.is_so.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(is_so, patience, |is_so| !*is_so));
+    }
+}
+
+/// Says so when the thread ends, also by a panic.
+struct Ending(Arc<FeederDone>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *self.0.is_so.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
+}
 
 /// A rank that is being served; ends when dropped.
 pub(crate) struct Running {
@@ -41,9 +79,25 @@ pub(crate) struct Running {
     taken: Taken,
     flight: Flight,
     stop: Arc<AtomicBool>,
+    pub(crate) done: Arc<FeederDone>,
     thread: Option<JoinHandle<()>>,
+    pulse: Arc<Pulse>,
+    /// When the sending thread was first found silent for too long.
+    suspected: Mutex<Option<Instant>>,
+    ended: Arc<Mutex<Option<SendingEnd>>>,
     is_kept: bool,
+    /// Its trainer has said how far it came.
+    is_told: bool,
     _share: Share,
+}
+
+/// Why the sending thread ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SendingEnd {
+    /// It was stopped, or has told the trainer why nothing follows.
+    InOrder,
+    /// It could not send. The trainer does not know.
+    Failed(String),
 }
 
 /// What it takes to serve a rank.
@@ -51,6 +105,8 @@ pub(crate) struct Ready {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
     pub(crate) control: Arc<dyn Control>,
+    /// The worker stops.
+    pub(crate) hub_stop: Arc<AtomicBool>,
     pub(crate) prefetch: Prefetch,
     pub(crate) flight: Flight,
     pub(crate) sender: Sender<wire::ToTrainer>,
@@ -59,9 +115,10 @@ pub(crate) struct Ready {
 
 impl Running {
     pub(crate) fn begin(ready: Ready) -> Result<Self, LoadError> {
-        let Ready { start, lease, control, prefetch, flight, sender, share } = ready;
+        let Ready { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
         flight.restart();
         let (taken, stop) = (prefetch.taken(), Arc::new(AtomicBool::new(false)));
+        let (pulse, ended) = (Arc::new(Pulse::new()), Arc::default());
         let feeder = Feeder {
             start,
             lease: lease.clone(),
@@ -69,18 +126,62 @@ impl Running {
             control: Arc::clone(&control),
             prefetch,
             flight: flight.clone(),
-            sender,
-            stop: Arc::clone(&stop),
-            ahead: VecDeque::new(),
-            reported: None,
+            line: Line { sender, stops: [hub_stop, Arc::clone(&stop)], pulse: Arc::clone(&pulse) },
+            reports: Reports::default(),
             told: None,
         };
+        let done = Arc::new(FeederDone::default());
+        let (ending, end) = (Ending(Arc::clone(&done)), Arc::clone(&ended));
         let thread = std::thread::Builder::new()
             .name("shardfeed-send".into())
-            .spawn(move || feeder.run())
+            .spawn(move || {
+                let _ending = ending;
+                *lock(&end) = Some(feeder.run());
+            })
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
         let (thread, is_kept) = (Some(thread), false);
-        Ok(Self { start, lease, control, taken, flight, stop, thread, is_kept, _share: share })
+        Ok(Self {
+            start,
+            lease,
+            control,
+            taken,
+            flight,
+            stop,
+            done,
+            thread,
+            pulse,
+            suspected: Mutex::new(None),
+            ended,
+            is_kept,
+            is_told: false,
+            _share: share,
+        })
+    }
+
+    /// Why nothing more is sent, if the trainer does not know: it would wait for ever.
+    pub(crate) fn lost(&self) -> Option<String> {
+        // In this order: a thread says why it ended before it does.
+        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        match lock(&self.ended).clone() {
+            Some(SendingEnd::InOrder) => None,
+            Some(SendingEnd::Failed(reason)) => Some(reason),
+            None if has_ended => Some("its sending thread panicked".into()),
+            None if self.is_stuck() => {
+                let silent_s = self.pulse.silent().as_secs();
+                Some(format!("its sending thread has not run for {silent_s} s"))
+            }
+            None => None,
+        }
+    }
+
+    /// A worker that was stopped finds all of its threads silent when it runs again: that counts only if it lasts.
+    fn is_stuck(&self) -> bool {
+        let mut suspected = lock(&self.suspected);
+        if self.pulse.silent() <= STUCK_AFTER {
+            *suspected = None;
+            return false;
+        }
+        suspected.get_or_insert_with(Instant::now).elapsed() >= STUCK_SURE_AFTER
     }
 
     /// The trainer took batches, and stands at (epoch, step).
@@ -109,9 +210,21 @@ impl Running {
 }
 
 impl Running {
+    /// Ends what is served: its trainer is done with it, and has said how far it came.
+    pub(crate) fn end_told(running: &mut Option<Self>) {
+        if let Some(mut running) = running.take() {
+            running.is_told = true;
+        }
+    }
+
     /// Leaves it to the end of the session to give the lease back.
     pub(crate) fn keep(&mut self) {
         self.is_kept = true;
+    }
+
+    /// Notes the error with which the trainer ends.
+    pub(crate) fn fail(&self, failure: &str) {
+        self.control.report_failure(&self.lease, failure);
     }
 
     /// How long what was sent may be taken; `None`: always.
@@ -123,15 +236,21 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
+        let is_stuck = self.pulse.silent() > STUCK_AFTER;
+        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished() || !is_stuck)
             && thread.join().is_err()
         {
             tracing::error!("a sending thread panicked");
         }
         if !self.is_kept {
-            self.control.release(&self.lease);
+            self.control.release(&self.lease, self.is_told);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A value that is replaced as a whole is complete when the lock is released, also by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Feeder {
@@ -141,12 +260,65 @@ struct Feeder {
     control: Arc<dyn Control>,
     prefetch: Prefetch,
     flight: Flight,
-    sender: Sender<wire::ToTrainer>,
-    stop: Arc<AtomicBool>,
+    line: Line,
+    reports: Reports,
+    told: Option<(Instant, wire::Stats)>,
+}
+
+/// What control is told of the batches ahead.
+#[derive(Default)]
+struct Reports {
     /// Shards of the batches that were sent last, as many as may be on their way.
     ahead: VecDeque<Vec<u32>>,
     reported: Option<Instant>,
-    told: Option<(Instant, wire::Stats)>,
+}
+
+impl Reports {
+    /// A batch is sent, one of `prefetch` that may be on their way.
+    fn sends(&mut self, delivered: &Delivered, prefetch: usize) {
+        self.ahead.push_back(shards_of(delivered));
+        self.ahead.drain(..self.ahead.len().saturating_sub(prefetch));
+    }
+
+    /// Reports, four times a second at most.
+    fn report(&mut self, control: &dyn Control, lease: &Lease, stats: impl Fn() -> PrefetchStats) {
+        if self.reported.is_some_and(|at| at.elapsed() <= STATS_EVERY) {
+            return;
+        }
+        let stats = stats();
+        let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
+        reading.sort_unstable();
+        reading.dedup();
+        // What was sent is ahead of the trainer until it takes it, wherever it lies.
+        let ready = (stats.ready + stats.shown) as u64;
+        control.report_ahead(lease, ready, &reading);
+        control.report_account(lease, &stats.account);
+        self.reported = Some(Instant::now());
+    }
+}
+
+/// The way to the trainer.
+struct Line {
+    sender: Sender<wire::ToTrainer>,
+    /// Of the worker, and of this start.
+    stops: [Arc<AtomicBool>; 2],
+    pulse: Arc<Pulse>,
+}
+
+impl Line {
+    /// Whether something shall still be sent.
+    fn is_wanted(&self) -> bool {
+        self.pulse.beat();
+        !self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    fn send(
+        &self,
+        message: Message,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(), SocketError> {
+        send(&self.sender, message, descriptor, &mut || self.is_wanted())
+    }
 }
 
 /// The shards that a batch is made of.
@@ -158,48 +330,63 @@ fn shards_of(delivered: &Delivered) -> Vec<u32> {
 }
 
 impl Feeder {
-    fn run(mut self) {
-        match self.feed() {
-            Ok(()) => {}
+    fn run(mut self) -> SendingEnd {
+        let said = match self.feed() {
+            Ok(()) => Ok(()),
             Err(Ended::Failed(error))
                 if self.is_dynamic
                     && matches!(&*error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced) =>
             {
                 tracing::warn!(job = %self.lease.job, rank = self.lease.rank, %error, "a lease lapsed");
                 let again = wire::Again { start: self.start, reason: error.to_string() };
-                // A trainer that is gone has no use for it.
-                let _ = send(&self.sender, Message::Again(again), None);
+                self.line.send(Message::Again(again), None)
             }
             Err(Ended::Failed(error)) => {
+                if error.fails_job() {
+                    self.control.report_failure(&self.lease, &error.to_string());
+                }
                 let error = Some(error.to_wire().to_message());
                 let failed = wire::Failed { start: self.start, error };
-                // A trainer that is gone has no use for it.
-                let _ = send(&self.sender, Message::Failed(failed), None);
+                self.line.send(Message::Failed(failed), None)
             }
-            Err(Ended::Closed(error)) => tracing::debug!(%error, "a trainer went away"),
+            Err(Ended::Closed(error)) => Err(error),
+        };
+        match said {
+            // A trainer that is gone has no use for it.
+            Ok(()) | Err(SocketError::Closed) => SendingEnd::InOrder,
+            Err(_) if !self.line.is_wanted() => SendingEnd::InOrder,
+            Err(error) => SendingEnd::Failed(error.to_string()),
         }
     }
 
     fn feed(&mut self) -> Result<(), Ended> {
-        while !self.stop.load(Ordering::Relaxed) {
+        while self.line.is_wanted() {
             self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
             let polled = self.prefetch.show(LOOK_EVERY)?;
             self.prefetch.confirmed(!self.is_unconfirmed());
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
             if let Polled::Ready(delivered) = polled {
-                self.ahead.push_back(shards_of(&delivered));
-                self.ahead.drain(..self.ahead.len().saturating_sub(stats.prefetch));
+                self.reports.sends(&delivered, stats.prefetch);
                 if !self.may_send()? {
                     return Ok(());
                 }
                 let at = [("epoch", delivered.epoch), ("step", delivered.step)];
                 let _span = trace::span_of("send", at);
                 self.control.report_skipped(&self.lease.job, &delivered.skipped);
-                self.flight.send(&self.sender, self.start, *delivered)?;
+                let Self { start, line, flight, reports, control, lease, prefetch, .. } =
+                    &mut *self;
+                let mut send = |message, descriptor: Option<BorrowedFd<'_>>| {
+                    // It waits here while the trainer does not read.
+                    send(&line.sender, message, descriptor, &mut || {
+                        reports.report(&**control, lease, || prefetch.stats());
+                        line.is_wanted()
+                    })
+                };
+                flight.send(&mut send, *start, *delivered)?;
             } else if let Polled::EpochEnd { epoch, steps } = polled {
                 let ended = wire::EpochEnded { start: self.start, epoch, steps };
-                send(&self.sender, Message::EpochEnded(ended), None)?;
+                self.line.send(Message::EpochEnded(ended), None)?;
             }
         }
         Ok(())
@@ -226,14 +413,14 @@ impl Feeder {
         while let Some(reason) = self.waits_for() {
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
-            if self.stop.load(Ordering::Relaxed) {
+            if !self.line.is_wanted() {
                 return Ok(false);
             }
             self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
             if told.as_ref() != Some(&reason) {
                 let note = wire::Progress { note: reason.clone(), ..wire::Progress::default() };
                 tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{reason}");
-                send(&self.sender, Message::Progress(note), None)?;
+                self.line.send(Message::Progress(note), None)?;
                 told = Some(reason);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -243,16 +430,7 @@ impl Feeder {
 
     /// Tells the trainer, and control, what is ahead.
     fn tell(&mut self, stats: &PrefetchStats) -> Result<(), Ended> {
-        if self.reported.is_none_or(|at| at.elapsed() > STATS_EVERY) {
-            let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
-            reading.sort_unstable();
-            reading.dedup();
-            // What was sent is ahead of the trainer until it takes it, wherever it lies.
-            let ready = (stats.ready + stats.shown) as u64;
-            self.control.report_ahead(&self.lease, ready, &reading);
-            self.control.report_account(&self.lease, &stats.account);
-            self.reported = Some(Instant::now());
-        }
+        self.reports.report(&*self.control, &self.lease, || *stats);
         let now = stats_message(stats);
         let is_news = self.told.as_ref().is_none_or(|(at, told)| {
             let same = told.reading == now.reading
@@ -261,7 +439,7 @@ impl Feeder {
             !same || (at.elapsed() > STATS_EVERY && without_clocks(told) != without_clocks(&now))
         });
         if is_news {
-            send(&self.sender, Message::Stats(now.clone()), None)?;
+            self.line.send(Message::Stats(now.clone()), None)?;
             self.told = Some((Instant::now(), now));
         }
         Ok(())
@@ -304,7 +482,7 @@ fn stats_message(stats: &PrefetchStats) -> wire::Stats {
         Some(Reading::Hold { chunk_bytes, .. }) => ("hold", chunk_bytes as u64),
         Some(Reading::Locate) => ("locate", 0),
     };
-    let (granted, lookahead) = stats.granted.unwrap_or((0, 0));
+    let GrantStats { granted, lookahead, horizon_waits } = stats.granted.unwrap_or_default();
     wire::Stats {
         prefetch: stats.prefetch as u64,
         budget_bytes: stats.budget_bytes,
@@ -319,6 +497,10 @@ fn stats_message(stats: &PrefetchStats) -> wire::Stats {
         slots_mapped_total: stats.slots.mapped_total,
         granted,
         lookahead,
+        horizon_waits,
         account: Some(account_to(&stats.account)),
     }
 }
+
+#[cfg(test)]
+mod tests;

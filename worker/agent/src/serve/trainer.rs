@@ -1,10 +1,11 @@
 //! What a trainer asks for, and what it gets.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::{JpegDecoder, Schema};
+use shardfeed_pipeline::{PIXEL_CONTRACT, Schema};
 use shardfeed_plan::{Corrupt, DECODER_NONE, Sample};
 use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
 use shardfeed_proto::trainer::v1 as wire;
@@ -13,20 +14,22 @@ use shardfeed_proto::trainer::v1::to_worker::Message as Asked;
 use shardfeed_proto::{
     ErrorKind, WireError, identity_from, intent_from, segments_from, segments_to,
 };
-use shardfeed_socket::{Incoming, Receiver, Sender, SocketError};
+use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, OpenProgress, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
-use crate::control::{Control, JobSpec, Lease, LeaseRequest};
+use crate::control::{Control, DoubtPolicy, JobSpec, Lease, LeaseRequest};
 use crate::dataset::{FileRules, LeftOut};
 use crate::error::LoadError;
 use crate::mend::Skipped;
+use crate::planner::slot_row_bytes;
 use crate::plans::Plans;
 use crate::prefetch::{Assignment, Prefetch, PrefetchOptions};
+use crate::record_spec::EncodedSpec;
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
-use crate::serve::running::{Ready, Running};
+use crate::serve::running::{FeederDone, Ready, Running};
 use crate::serve::send;
 use crate::trace;
 use crate::traced::{self, Entered};
@@ -43,6 +46,10 @@ const GOODBYE_WAIT: Duration = Duration::from_secs(5);
 
 /// A waiting trainer hears at least so often that its worker lives.
 const NOTE_EVERY: Duration = Duration::from_millis(500);
+
+/// A loader that was replaced is told so before the one in its place is answered, unless it does not read for so
+/// long.
+const REPLACED_WAIT: Duration = Duration::from_secs(1);
 
 /// Batches that a rank may have ahead.
 const PREFETCH_MAX: u64 = 1024;
@@ -63,6 +70,10 @@ const ROWS_PER_MESSAGE: usize = 4096;
 /// Damaged files that a trainer is told of.
 const LEFT_OUT_MAX: usize = 1000;
 
+/// Bytes of the patterns of one dataset at most, and what each counts beside its own: as a list in a file.
+const PATTERNS_BYTES_MAX: usize = 256 << 20;
+const PATTERN_BYTES: usize = 24;
+
 /// And bytes of their paths.
 const ROW_BYTES_PER_MESSAGE: usize = 1 << 20;
 
@@ -76,12 +87,32 @@ pub(crate) struct Hub {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) catalog: Catalog,
     pub(crate) budget: Budget,
-    pub(crate) stop: AtomicBool,
+    pub(crate) stop: Arc<AtomicBool>,
     /// Trainers are handed over to their own processes; that is not taken back.
     pub(crate) is_draining: AtomicBool,
+    /// Who serves each job's ranks here, as long as it does.
+    pub(crate) serving: Serving,
 }
 
+/// Threads that send batches, by job and rank.
+pub(crate) type Serving = Mutex<Feeders>;
+
+type Feeders = BTreeMap<(Arc<str>, u64), Arc<FeederDone>>;
+
 impl Hub {
+    /// Waits until whoever served this rank has told its trainer that it no longer speaks for it.
+    fn await_replaced(&self, job: &Arc<str>, rank: u64) {
+        let before = self.serving().remove(&(Arc::clone(job), rank));
+        if let Some(before) = before {
+            before.wait(REPLACED_WAIT);
+        }
+    }
+
+    fn serving(&self) -> MutexGuard<'_, Feeders> {
+        // Every change of the map is complete when the lock is released, also by a panic.
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
@@ -108,6 +139,8 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         registered: None,
         flight: None,
         running: None,
+        peer,
+        patterns: vec![],
     };
     if !is_allowed {
         let message = format!(
@@ -118,7 +151,11 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         return;
     }
     tracing::debug!(?peer, "a trainer connected");
-    match trainer.run(receiver) {
+    let ended = trainer.run(receiver);
+    if let (Err(_), Some(running)) = (&ended, &trainer.running) {
+        running.fail("its process ended without closing the loader");
+    }
+    match ended {
         Ok(()) | Err(SocketError::Closed) => tracing::debug!(?peer, "a trainer left"),
         Err(error) => tracing::info!(?peer, %error, "a trainer was cut off"),
     }
@@ -148,6 +185,9 @@ struct Trainer<'a> {
     registered: Option<(JobSpec, Arc<Schema>)>,
     flight: Option<Flight>,
     running: Option<Running>,
+    peer: Peer,
+    /// Patterns of files, of which more follow.
+    patterns: Vec<String>,
 }
 
 impl Trainer<'_> {
@@ -156,7 +196,16 @@ impl Trainer<'_> {
         while !self.hub.stop.load(Ordering::Relaxed) {
             // Whoever has not said who it is yet is refused when it does.
             if self.hub.is_draining() && (self.is_welcome || begun.elapsed() > HANDSHAKE) {
-                return self.say_goodbye(&mut receiver);
+                let reason = format!("worker {} is drained", self.hub.name);
+                return self.say_goodbye(&mut receiver, reason);
+            }
+            if let Some(running) = &self.running
+                && let Some(reason) = running.lost()
+            {
+                let Lease { job, rank, .. } = &running.lease;
+                tracing::warn!(%job, rank, %reason, "cannot serve a trainer any more; it reads by itself");
+                let reason = format!("worker {} stopped sending: {reason}", self.hub.name);
+                return self.say_goodbye(&mut receiver, reason);
             }
             let Some((message, _)) = receiver.recv(LOOK_EVERY)? else {
                 continue;
@@ -181,12 +230,15 @@ impl Trainer<'_> {
     /// Stops after the batch that was sent last, says so, and waits for the trainer to go: it takes what
     /// was sent, while its own process begins to read. What is granted to a rank stays so until its
     /// trainer has heard the goodbye and said how far it is: others get the rest.
-    fn say_goodbye(&mut self, receiver: &mut Receiver<wire::ToWorker>) -> Result<(), SocketError> {
+    fn say_goodbye(
+        &mut self,
+        receiver: &mut Receiver<wire::ToWorker>,
+        reason: String,
+    ) -> Result<(), SocketError> {
         if self.running.as_ref().is_some_and(|running| running.good_for().is_none()) {
             self.running = None;
         }
-        let reason = format!("worker {} is drained", self.hub.name);
-        send(&self.sender, Message::Goodbye(wire::Goodbye { reason }), None)?;
+        self.send(Message::Goodbye(wire::Goodbye { reason }))?;
         let begun = Instant::now();
         while begun.elapsed() < GOODBYE_WAIT && !self.hub.stop.load(Ordering::Relaxed) {
             if let Some((wire::ToWorker { message: Some(asked @ Asked::Took(_)), .. }, _)) =
@@ -215,10 +267,14 @@ impl Trainer<'_> {
                 let good_for = self.running.as_ref().and_then(Running::good_for);
                 let good_ms = good_for.map(|good| u64::try_from(good.as_millis()).unwrap_or(0));
                 let pong = wire::Pong { nonce: ping.nonce, good_ms };
-                send(&self.sender, Message::Pong(pong), None)
+                self.send(Message::Pong(pong))
             }
             Asked::Hello(hello) => self.welcome(hello),
-            Asked::Open(open) => match self.open(&open) {
+            Asked::Open(open) if open.more => match self.gather(open.patterns) {
+                Ok(()) => Ok(()),
+                Err(error) => self.fail(0, &error.to_wire()),
+            },
+            Asked::Open(open) => match self.open(open) {
                 Ok(opened) => self.tell_dataset(&opened),
                 Err(error) => self.fail(0, &error.to_wire()),
             },
@@ -227,24 +283,27 @@ impl Trainer<'_> {
                     // It was not known at the welcome if no coordinator had answered by then.
                     let cluster_id =
                         self.hub.session.coordinator().cluster_id().unwrap_or_default();
-                    send(&self.sender, Message::Registered(wire::Registered { cluster_id }), None)
+                    self.send(Message::Registered(wire::Registered { cluster_id }))
                 }
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Latest(_) => match self.latest() {
-                Ok(token) => send(&self.sender, Message::Token(wire::Token { token }), None),
+                Ok(token) => self.send(Message::Token(wire::Token { token })),
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Start(start) => {
-                self.running = None;
+                Running::end_told(&mut self.running);
                 let number = start.start;
                 match self.start(start) {
                     Ok(()) => Ok(()),
                     Err(error) => self.fail(number, &error.to_wire()),
                 }
             }
-            Asked::Stop(_) => {
-                self.running = None;
+            Asked::Stop(wire::Stop { failure }) => {
+                if let (Some(running), Some(failure)) = (&self.running, failure) {
+                    running.fail(&failure);
+                }
+                Running::end_told(&mut self.running);
                 Ok(())
             }
             Asked::Trace(trace) => self.record(Duration::from_millis(trace.duration_ms)),
@@ -265,7 +324,7 @@ impl Trainer<'_> {
         while told.is_ok() && begun.elapsed() < duration && !self.hub.stop.load(Ordering::Relaxed) {
             std::thread::sleep(LOOK_EVERY.min(duration.saturating_sub(begun.elapsed())));
             let progress = wire::Progress::default();
-            told = send(&self.sender, Message::Progress(progress), None);
+            told = self.send(Message::Progress(progress));
         }
         let content = trace::to_json(&format!("shardfeed worker {}", self.hub.name));
         trace::stop();
@@ -274,14 +333,20 @@ impl Trainer<'_> {
         while let Some(part) = parts.next() {
             let (content, is_last) = (part.to_vec(), parts.peek().is_none());
             let part = wire::TracePart { content, is_last };
-            send(&self.sender, Message::TracePart(part), None)?;
+            self.send(Message::TracePart(part))?;
         }
         Ok(())
     }
 
+    /// Sends a message: see [`send`].
+    fn send(&self, message: Message) -> Result<(), SocketError> {
+        let mut wanted = || !self.hub.stop.load(Ordering::Relaxed) && !self.hub.is_draining();
+        send(&self.sender, message, None, &mut wanted)
+    }
+
     fn fail(&self, start: u64, error: &WireError) -> Result<(), SocketError> {
         let error = Some(error.to_message());
-        send(&self.sender, Message::Failed(wire::Failed { start, error }), None)
+        self.send(Message::Failed(wire::Failed { start, error }))
     }
 
     fn welcome(&mut self, hello: wire::Hello) -> Result<(), SocketError> {
@@ -299,10 +364,26 @@ impl Trainer<'_> {
             version: env!("CARGO_PKG_VERSION").into(),
             cluster_id: ours.cluster_id().unwrap_or_default(),
         };
-        send(&self.sender, Message::Welcome(welcome), None)
+        self.send(Message::Welcome(welcome))
     }
 
-    fn open(&mut self, open: &wire::Open) -> Result<Opened, LoadError> {
+    /// Keeps a part of a long list of files until the rest has come.
+    fn gather(&mut self, patterns: Vec<String>) -> Result<(), LoadError> {
+        self.patterns.extend(patterns);
+        let bytes: usize = self.patterns.iter().map(|pattern| pattern.len() + PATTERN_BYTES).sum();
+        if bytes <= PATTERNS_BYTES_MAX {
+            return Ok(());
+        }
+        self.patterns.clear();
+        let message = format!(
+            "the list of files has more than {PATTERNS_BYTES_MAX} bytes; use globs or @LIST"
+        );
+        Err(WireError::new(ErrorKind::Invalid, message).into())
+    }
+
+    fn open(&mut self, open: wire::Open) -> Result<Opened, LoadError> {
+        let mut patterns = std::mem::take(&mut self.patterns);
+        patterns.extend(open.patterns);
         self.corrupt = match open.corrupt.as_str() {
             "" => Corrupt::Error,
             corrupt => corrupt.parse().map_err(LoadError::Option)?,
@@ -314,13 +395,14 @@ impl Trainer<'_> {
                 },
             )?;
             let rules = FileRules { compression, corrupt: self.corrupt };
-            Source::Files { patterns: open.patterns.clone(), rules }
+            Source::Files { patterns, rules }
         } else {
-            Source::Named(open.dataset.clone())
+            Source::Named(open.dataset)
         };
-        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
-        let opened = self.hub.catalog.open(&source, &mut |progress| notes.note(progress));
-        let opened = opened.map_err(|error| notes.late(error))?;
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        let (catalog, peer) = (&self.hub.catalog, Some(self.peer));
+        let opened =
+            notes.patiently(|notes| catalog.open(&source, peer, &mut |told| notes.note(told)))?;
         self.opened = Some(opened.clone());
         Ok(opened)
     }
@@ -339,52 +421,47 @@ impl Trainer<'_> {
             left_out: dataset.left_out().iter().take(LEFT_OUT_MAX).map(left_out_to).collect(),
             left_out_total: dataset.left_out().len() as u64,
         };
-        send(&self.sender, Message::Dataset(message), None)?;
+        self.send(Message::Dataset(message))?;
         let mut rows = wire::Shards::default();
         let mut bytes = 0;
         for shard in shards {
             if rows.paths.len() == ROWS_PER_MESSAGE || bytes > ROW_BYTES_PER_MESSAGE {
-                send(&self.sender, Message::Shards(std::mem::take(&mut rows)), None)?;
+                self.send(Message::Shards(std::mem::take(&mut rows)))?;
                 bytes = 0;
             }
             bytes += shard.path.len();
             rows.paths.push(shard.path.clone());
             rows.records.push(shard.records);
         }
-        send(&self.sender, Message::Shards(rows), None)
+        self.send(Message::Shards(rows))
     }
 
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
         let identity = identity_from(register.identity).map_err(bad)?;
         check_decoder(&self.hub.name, &identity.decoder)?;
         let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
-        let schema = match register.features.as_str() {
-            "" => Schema::raw(),
-            text => Schema::new(serde_json::from_str(text).map_err(bad)?)?,
-        };
-        if schema.operators() != identity.operators {
-            let message = format!(
-                "the worker would do `{}` to a record, the trainer expects `{}`; use the same version \
-                 of shardfeed for both",
-                schema.operators(),
-                identity.operators
-            );
-            return Err(WireError::new(ErrorKind::WrongVersion, message).into());
+        let (schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
+        if record_spec.records() != identity.records {
+            let message = "the worker reads the job's features and operators otherwise than the trainer; use \
+                           the same version of shardfeed for both";
+            return Err(WireError::new(ErrorKind::WrongVersion, message.to_owned()).into());
         }
         schema.open_tables()?;
-        let spec = JobSpec { name: register.job, dataset: opened.name.clone(), identity };
-        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
-        let registered = self.hub.control.register(&spec, &mut |note| notes.wait(note));
-        registered.map_err(|error| notes.late(error.into()))?;
+        let (name, dataset) = (register.job, opened.name.clone());
+        let spec = JobSpec { name, dataset, identity, record_spec: Arc::new(record_spec) };
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        let control = &self.hub.control;
+        notes.patiently(|notes| Ok(control.register(&spec, &mut |note| notes.wait(note))?))?;
         self.registered = Some((spec, Arc::new(schema)));
         Ok(())
     }
 
     fn latest(&self) -> Result<Option<String>, LoadError> {
         let (job, _) = self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
-        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
-        let token = self.hub.control.latest(&job.name, &mut |note| notes.wait(note));
-        let token = token.map_err(|error| notes.late(error.into()))?;
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        let control = &self.hub.control;
+        let token = notes
+            .patiently(|notes| Ok(control.latest(&job.name, &mut |note| notes.wait(note))?))?;
         Ok(token.map(|token| token.to_json()))
     }
 
@@ -403,30 +480,41 @@ impl Trainer<'_> {
             intent: intent_from(start.intent).map_err(bad)?,
             epoch: start.epoch,
             segments: segments_from(start.segments).map_err(bad)?,
+            doubt: DoubtPolicy::new(start.in_doubt_drop, start.in_doubt_grace_ms),
+            peer: Some(self.peer),
         };
         let skipped = start.skipped.iter().map(|skipped| Skipped {
             sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
             offset: skipped.offset,
             reason: skipped.reason.clone(),
         });
-        self.hub.control.report_skipped(&job.name, &skipped.collect::<Vec<_>>());
+        let skipped: Vec<_> = skipped.collect();
+        let asked = (start.prefetch > 0).then_some(start.prefetch.min(PREFETCH_MAX) as usize);
+        let depth = asked.unwrap_or(PREFETCH_START) as u64;
+        let hold_max = depth.max(HOLD_LEAST);
+        let rows =
+            request.segments.last().map_or(1, |open| open.global_batch / start.world_size.max(1));
+        let row_bytes = slot_row_bytes(&opened.dataset, schema);
+        let held_bytes = hold_max.saturating_mul(rows.saturating_mul(row_bytes));
         // Refused before a rank is taken over from somebody.
-        let share = self.hub.budget.share(start.memory_budget, self.hello.ranks_on_host)?;
-        let mut notes = Notes::new(self.hub, &self.sender, &self.hello);
-        let lease = self.hub.control.lease(&request, &mut |note| notes.wait(note));
-        let lease = lease.map_err(|error| notes.late(error.into()))?;
+        let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
+        let share = budget.share(&self.peer, start.memory_budget, ranks, held_bytes)?;
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        let control = &self.hub.control;
+        let lease =
+            notes.patiently(|notes| Ok(control.lease(&request, &mut |note| notes.wait(note))?))?;
         let Lease { job: name, generation, rank, fencing, .. } = &lease;
         tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
+        // Only who may have a rank of the job speaks for its records.
+        control.report_skipped(name, &skipped);
         let release = Release { control: &self.hub.control, lease: Some(lease.clone()) };
+        self.hub.await_replaced(name, *rank);
         let (counts, rules) =
             (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
         let plans = Plans::new(counts, rules);
         let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
         let assignment =
             Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
-        let asked = (start.prefetch > 0).then_some(start.prefetch.min(PREFETCH_MAX) as usize);
-        let depth = asked.unwrap_or(PREFETCH_START) as u64;
-        let hold_max = depth.max(HOLD_LEAST);
         let flight = self
             .flight
             .get_or_insert_with(|| Flight::new((depth + hold_max) as usize + SLOTS_BEYOND))
@@ -443,6 +531,7 @@ impl Trainer<'_> {
                 step: start.step,
                 prefetch: asked,
                 budget_bytes: share.reading_bytes,
+                took_over: false,
             },
         )?;
         let started = wire::Started {
@@ -454,11 +543,17 @@ impl Trainer<'_> {
             hold_max,
         };
         // If the trainer is gone, receiving says so.
-        let _ = send(&self.sender, Message::Started(started), None);
-        let control = Arc::clone(&self.hub.control);
+        let _ = self.send(Message::Started(started));
         let (start, sender) = (start.start, self.sender.clone());
-        let ready = Ready { start, lease, control, prefetch, flight, sender, share };
-        self.running = Some(Running::begin(ready)?);
+        let (control, hub_stop) = (Arc::clone(&self.hub.control), Arc::clone(&self.hub.stop));
+        let ready = Ready { start, lease, control, hub_stop, prefetch, flight, sender, share };
+        let running = Running::begin(ready)?;
+        let key = (Arc::clone(&running.lease.job), running.lease.rank);
+        let mut serving = self.hub.serving();
+        serving.retain(|_, done| !done.is_so());
+        serving.insert(key, Arc::clone(&running.done));
+        drop(serving);
+        self.running = Some(running);
         release.keep();
         Ok(())
     }
@@ -479,14 +574,14 @@ impl Release<'_> {
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         if let Some(lease) = &self.lease {
-            self.control.release(lease);
+            self.control.release(lease, true);
         }
     }
 }
 
 /// Tells a waiting trainer what is waited for, and gives up when it is gone.
 struct Notes<'a> {
-    hub: &'a Hub,
+    stop: &'a AtomicBool,
     sender: &'a Sender<wire::ToTrainer>,
     told: Option<(Instant, OpenProgress)>,
     is_gone: bool,
@@ -496,21 +591,46 @@ struct Notes<'a> {
 }
 
 impl<'a> Notes<'a> {
-    fn new(hub: &'a Hub, sender: &'a Sender<wire::ToTrainer>, hello: &wire::Hello) -> Self {
+    fn new(stop: &'a AtomicBool, sender: &'a Sender<wire::ToTrainer>, hello: &wire::Hello) -> Self {
         let patience = match hello.timeout_ms {
             0 => Duration::MAX,
             timeout_ms => Duration::from_millis(timeout_ms),
         };
-        Self { hub, sender, told: None, is_gone: false, since: None, patience }
+        Self { stop, sender, told: None, is_gone: false, since: None, patience }
     }
 
     fn is_late(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= self.patience)
     }
 
+    /// Asks again while no coordinator answers, for as long as the trainer wants to wait: the worker itself may
+    /// have less patience.
+    fn patiently<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Self) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
+        loop {
+            match ask(self) {
+                Err(LoadError::Wire(error))
+                    if error.kind == ErrorKind::Unreachable && self.wait(&error.message) => {}
+                Ok(answer) => {
+                    self.since = None;
+                    return Ok(answer);
+                }
+                Err(error) => return Err(self.late(error)),
+            }
+        }
+    }
+
     /// The error for the trainer: giving up after its patience is no mere interruption.
     fn late(&self, error: LoadError) -> LoadError {
         match &self.told {
+            Some((_, told)) if self.is_late() && told.scan.stage == crate::ScanStage::Scanning => {
+                let seconds = self.patience.as_secs_f64();
+                let message =
+                    format!("the dataset is not ready after {seconds:.1} s: {}", told.note);
+                WireError::new(ErrorKind::Unreachable, message).into()
+            }
             Some((_, told)) if self.is_late() && !told.note.is_empty() => {
                 let message = format!(
                     "the coordinator did not answer for {:.1} s ({}); check the address and that \
@@ -536,8 +656,13 @@ impl<'a> Notes<'a> {
     }
 
     fn note(&mut self, progress: &OpenProgress) -> bool {
-        self.since = match progress.note.as_str() {
-            "" => None,
+        let is_wanted = |notes: &Self| {
+            !notes.is_gone && !notes.is_late() && !notes.stop.load(Ordering::Relaxed)
+        };
+        self.since = match (progress.note.as_str(), progress.scan.stage) {
+            // A call has just begun: nobody has answered it yet, and there is nothing to tell.
+            ("", crate::ScanStage::Waiting) => return is_wanted(self),
+            ("", _) => None,
             _ => self.since.or_else(|| Some(Instant::now())),
         };
         let is_news = self
@@ -553,9 +678,11 @@ impl<'a> Notes<'a> {
                 bytes: progress.scan.bytes,
                 bytes_total: progress.scan.bytes_total,
             };
-            self.is_gone |= send(self.sender, Message::Progress(message), None).is_err();
+            let mut wanted = || !self.stop.load(Ordering::Relaxed);
+            let message = Message::Progress(message);
+            self.is_gone |= send(self.sender, message, None, &mut wanted).is_err();
         }
-        !self.is_gone && !self.is_late() && !self.hub.stop.load(Ordering::Relaxed)
+        is_wanted(self)
     }
 }
 
@@ -599,21 +726,75 @@ fn out_of_turn(what: &str) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer sent {what} out of turn")).into()
 }
 
+/// What becomes of a job's records, as a trainer declares it.
+/// - `tables`: where the trainer found the side tables.
+fn schema_of(
+    record_spec: &[u8],
+    tables: Vec<wire::SideTable>,
+) -> Result<(Schema, EncodedSpec), LoadError> {
+    let mut spec = EncodedSpec::decode(record_spec)?;
+    for wire::SideTable { digest, path } in tables {
+        spec.place_table(&digest, &path);
+    }
+    let schema = Schema::new(spec)?;
+    let encoded = EncodedSpec::of(&schema)?;
+    Ok((schema, encoded))
+}
+
 fn bad(error: impl std::fmt::Display) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer's request: {error}")).into()
 }
 
-/// Refuses a job whose images this worker cannot decode as everybody else does.
-/// - `pinned`: of the job's identity, several with `+` between them.
+/// Refuses a job whose images this worker would decode to other pixels.
+/// - `pinned`: the pixel contract of the job's identity.
 fn check_decoder(worker: &str, pinned: &str) -> Result<(), LoadError> {
-    let is_here = |name: &str| JpegDecoder::built().any(|decoder| decoder.name() == name);
-    let mut pinned = pinned.split('+').filter(|name| *name != DECODER_NONE);
-    let Some(lacking) = pinned.find(|name| !is_here(name)) else { return Ok(()) };
+    if matches!(pinned, DECODER_NONE | PIXEL_CONTRACT) {
+        return Ok(());
+    }
     let message = format!(
-        "worker {worker} has no decoder `{lacking}`, which the job pins so that its pixels are the same on every host; \
-         it has {}. Start the worker from a build with the cargo feature `{lacking}`, or give decode_image a decoder \
-         that it has, which makes another job",
-        JpegDecoder::names_built()
+        "worker {worker} decodes images by the pixel contract `{PIXEL_CONTRACT}`, but the job pins `{pinned}`; run a \
+         version of shardfeed on the worker that has the job's contract, or start another job"
     );
     Err(WireError::new(ErrorKind::WrongVersion, message).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_socket::Connection;
+
+    use super::*;
+
+    /// What a trainer that waits so long gets, from a coordinator that is out of reach twice.
+    fn told(timeout_ms: u64) -> (Result<u32, String>, u32) {
+        let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let ((sender, _), hello) =
+            (worker.split(), wire::Hello { timeout_ms, ..Default::default() });
+        let stop = AtomicBool::new(false);
+        let mut notes = Notes::new(&stop, &sender, &hello);
+        let mut asked = 0;
+        let got = notes.patiently(|notes| {
+            asked += 1;
+            // One that has little patience has none left when it asks again.
+            while timeout_ms == 1 && notes.since.is_some() && !notes.is_late() {
+                std::thread::yield_now();
+            }
+            // Each call to a coordinator begins without a note.
+            if !notes.wait("") {
+                return Err(LoadError::Interrupted);
+            }
+            let silent = || WireError::new(ErrorKind::Unreachable, "nobody answers").into();
+            if asked > 2 { Ok(asked) } else { Err(silent()) }
+        });
+        drop(trainer);
+        (got.map_err(|error| error.to_string()), asked)
+    }
+
+    #[test]
+    fn a_start_waits_as_long_as_its_trainer_wants_to() {
+        assert_eq!(told(600_000), (Ok(3), 3));
+        assert_eq!(told(0), (Ok(3), 3), "as long as it takes");
+        let (late, asked) = told(1);
+        assert!(asked <= 2, "{asked}");
+        assert!(late.unwrap_err().contains("did not answer for"));
+    }
 }

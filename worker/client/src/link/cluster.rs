@@ -2,17 +2,15 @@
 //! in sequence.
 
 mod ahead;
+mod replacement;
 mod told;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{
-    Dataset, Delivered, Demand, GrpcControl, LoadError, ScanProgress, Skipped, traced,
-};
+use shardfeed_agent::{Delivered, Demand, LeaseTime, LoadError, Skipped, traced};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{Mode, Token};
@@ -23,10 +21,7 @@ use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
 
 use crate::contents::Contents;
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for, register};
-use crate::link::here::Here;
-use crate::link::in_process::{
-    InProcess, await_file, cluster_of, coordinator, in_background, open_here, session,
-};
+use crate::link::in_process::{InProcess, await_file, cluster_of, coordinator, open_here};
 use crate::link::received::{samples_of, skipped_to};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
@@ -40,7 +35,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// In mid-run a worker that is lost is waited for so long.
 const RETURN_WAIT: Duration = Duration::from_millis(300);
 
-/// Corrupt records that are told of at a start, at most.
+/// Corrupt records that are reported again at a start: the last ones, as the worker reported those before them.
 const MET_MAX: usize = 1000;
 
 /// Copies that are kept for reuse.
@@ -64,10 +59,8 @@ pub(crate) struct Cluster {
     start: u64,
     /// Counts workers that were connected.
     connection: u64,
-    /// Whether the batch that was handed out last is of the current connection and start.
-    last_is_current: bool,
-    /// From whom that is, if it was in hand.
-    last_origin: Option<Origin>,
+    /// From whom the batch is that was offered and is not taken yet; `None` also if this process read it.
+    offered: Option<Origin>,
     hold_max: usize,
     copies: SlotPool,
     copied: u64,
@@ -76,19 +69,19 @@ pub(crate) struct Cluster {
     /// A worker that has come back, at the end of an epoch.
     returning: Option<Receiver<Connected>>,
     /// Corrupt records in batches that workers sent, each once, at most [`MET_MAX`].
-    met: Vec<Skipped>,
+    met: VecDeque<Skipped>,
+    /// How many workers were lost since the last batch of one, and since when.
+    fruitless: Option<(u32, Instant)>,
     waited: Duration,
 }
 
 type Connected = Result<WorkerLink, Unavailable>;
 
 /// Who sent what is in hand.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Origin {
     connection: u64,
     start: u64,
-    /// It was copied here since.
-    is_copied: bool,
 }
 
 struct Queued {
@@ -137,13 +130,21 @@ impl Cluster {
         };
         let (way, contents) = match greet_for(&setting, &path, None, patience, progress) {
             Ok((link, contents)) => (Way::Worker(Box::new(link), Phase::Idle), contents),
-            Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason))
+            Err(absent @ (Unavailable::Absent(_) | Unavailable::Cordoned(_)))
                 if cluster.fallback =>
             {
-                if is_told {
-                    tracing::warn!("{reason}; reading in this process");
+                match absent {
+                    Unavailable::Cordoned(reason) if is_told => {
+                        tracing::warn!("{reason}; reading in this process");
+                    }
+                    // The reason was logged while it was waited for.
+                    _ if is_told => tracing::warn!("no worker came; reading in this process"),
+                    _ => {}
                 }
-                let (here, contents) = open_here(&setting, progress)?;
+                let (mut here, contents) = open_here(&setting, progress)?;
+                if is_told {
+                    here.here.took_over();
+                }
                 (Way::Here(Box::new(here)), contents)
             }
             Err(error) => return Err(error.into_error()),
@@ -160,14 +161,14 @@ impl Cluster {
             standing: Standing::default(),
             start: 0,
             connection: 0,
-            last_is_current: false,
-            last_origin: None,
+            offered: None,
             hold_max: 1,
             copies: SlotPool::new(COPIES_KEPT),
             copied: 0,
             copying: Duration::ZERO,
             returning: None,
-            met: vec![],
+            met: VecDeque::new(),
+            fruitless: None,
             waited: Duration::ZERO,
         };
         Ok((link, contents))
@@ -275,7 +276,6 @@ impl Cluster {
                     }
                 }
                 Way::Here(here) => {
-                    self.last_origin = None;
                     return here.here.poll(place, left);
                 }
                 Way::Connecting(_) | Way::Opening(_) => {
@@ -312,7 +312,7 @@ impl Cluster {
             // One that does not run yet has no batch, and no end of an epoch.
             Ok(Event::Pending | Event::Batch(_) | Event::EpochEnd { .. }) => {}
             Err(LoadError::Wire(error)) if is_over(&error) => {
-                self.queue.clear();
+                self.drop_in_hand();
                 return Err(error.into());
             }
             // What is in hand stays good.
@@ -350,11 +350,11 @@ impl Cluster {
                 return Ok(Some(Event::Started { generation: started.generation }));
             }
             Heard::Batch { start, epoch, step, batch, skipped } if start == self.start => {
+                self.fruitless = None;
                 for one in &skipped {
-                    if self.met.len() < MET_MAX
-                        && self.met.iter().all(|met| met.sample != one.sample)
-                    {
-                        self.met.push(one.clone());
+                    if self.met.iter().all(|met| met.sample != one.sample) {
+                        self.met.truncate(MET_MAX - 1);
+                        self.met.push_front(one.clone());
                     }
                 }
                 let (origin, batch) = (self.origin(start), Some(batch));
@@ -366,8 +366,7 @@ impl Cluster {
                 self.queue.push_back(Queued { origin, epoch, step, batch, skipped });
             }
             Heard::Again { start } if start == self.start => {
-                self.queue.clear();
-                self.standing.forget();
+                self.drop_in_hand();
                 if let Way::Worker(_, phase) = &mut self.way {
                     *phase = Phase::Idle;
                 }
@@ -378,8 +377,9 @@ impl Cluster {
                     *phase = Phase::Idle;
                 }
                 if is_over(&error) {
-                    // Nothing in hand is this rank's to take any more.
-                    self.queue.clear();
+                    // Nothing in hand is this rank's to take any more, nor what is on its way.
+                    self.drop_in_hand();
+                    self.start += 1;
                     return Err(error.into());
                 }
                 if error.kind == ErrorKind::Cordoned && cluster_of(&self.setting).fallback {
@@ -428,6 +428,8 @@ impl Cluster {
             segments: segments_to(&place.segments),
             step: place.step,
             skipped: self.met.iter().map(skipped_to).collect(),
+            in_doubt_drop: options.doubt.is_drop,
+            in_doubt_grace_ms: u64::try_from(options.doubt.grace.as_millis()).ok(),
         };
         let Way::Worker(link, phase) = &mut self.way else {
             return Ok(());
@@ -450,55 +452,54 @@ impl Cluster {
             return true;
         }
         match &mut self.way {
-            Way::Worker(_, Phase::Idle | Phase::Starting) | Way::Here(_) => {
-                self.queue.clear();
-                self.standing.forget();
-            }
+            Way::Worker(_, Phase::Idle | Phase::Starting) | Way::Here(_) => self.drop_in_hand(),
             Way::Worker(link, Phase::Running) => {
-                if let Some(nonce) = self.standing.question() {
+                if let Some(nonce) = self.standing.question(LeaseTime::now()) {
                     // A worker that is gone is noticed by whoever needs it next.
                     let _ = link.send(Ask::Ping(wire::Ping { nonce }));
                 }
             }
             Way::Connecting(_) | Way::Opening(_) => {}
         }
-        if !self.queue.is_empty() && self.standing.shall_tell() {
+        if !self.queue.is_empty() && self.standing.shall_tell(LeaseTime::now()) {
             tracing::warn!(
                 "the coordinator has not confirmed the lease of this dynamic job for most of its \
                  life; what is in hand waits"
             );
         }
-        self.standing.is_good()
+        self.standing.is_good(LeaseTime::now())
     }
 
     /// What a worker that is gone was granted of a dynamic job may be another rank's by now; what is
     /// still this rank's comes again.
     fn forget_granted(&mut self) {
         if self.is_dynamic() {
-            self.queue.clear();
-            self.standing.forget();
+            self.drop_in_hand();
         }
     }
 
+    fn drop_in_hand(&mut self) {
+        self.queue.clear();
+        self.offered = None;
+        self.standing.forget();
+    }
+
     fn hand_out(&mut self, queued: Queued) -> Result<Event, LoadError> {
-        let Queued { mut origin, epoch, step, batch, skipped } = queued;
+        let Queued { origin, epoch, step, batch, skipped } = queued;
         let Some(mut batch) = batch else {
             return Ok(Event::EpochEnd { epoch, steps: step });
         };
-        self.last_is_current = (origin.connection, origin.start) == (self.connection, self.start);
         let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
         if let Way::Worker(link, _) = &self.way
-            && self.last_is_current
-            && !origin.is_copied
+            && origin == self.origin(self.start)
         {
             // Slots that arrays view: all that are out but those in hand and this one.
             let held = link.regions.out().saturating_sub(self.queue.len() + 1);
             if held >= self.hold_max {
                 batch = self.copy(batch)?;
-                origin.is_copied = true;
             }
         }
-        self.last_origin = Some(origin);
+        self.offered = Some(origin);
         Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, skipped, batch })))
     }
 
@@ -520,23 +521,17 @@ impl Cluster {
         Ok(batch)
     }
 
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
-        match &self.way {
-            Way::Here(here) => here.here.check(),
-            // What a worker has to say was heard before the batch was handed out.
-            _ => Ok(()),
-        }
-    }
-
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         let copy = std::mem::take(&mut self.copying);
+        let current = self.origin(self.start);
+        let is_current = self.offered.take() == Some(current);
         let lost = match &mut self.way {
             Way::Here(here) => return here.here.took(epoch, step, demand.as_ref()),
             Way::Worker(link, phase) => {
                 let spent = demand.unwrap_or_default();
                 let took = wire::Took {
                     start: self.start,
-                    batches: u64::from(self.last_is_current),
+                    batches: u64::from(is_current),
                     epoch,
                     step,
                     free: link.regions.take_returned(),
@@ -577,22 +572,28 @@ impl Cluster {
 
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         // An end of an epoch is no batch that was sent.
-        self.last_is_current = false;
         self.took(epoch, step, None);
     }
 
     pub(crate) fn stop(&mut self) {
-        self.queue.clear();
-        self.standing.forget();
+        self.end(None);
+    }
+
+    /// Stops for good, with the error that ends the trainer.
+    pub(crate) fn end(&mut self, failure: Option<&str>) {
+        self.drop_in_hand();
         self.failure = None;
         match &mut self.way {
-            Way::Here(here) => here.here.stop(),
+            Way::Here(here) => {
+                failure.into_iter().for_each(|failure| here.here.fail(failure));
+                here.here.stop();
+            }
             Way::Worker(link, phase) => {
                 if *phase != Phase::Idle {
                     *phase = Phase::Idle;
                     self.start += 1;
                     // A worker that is gone is noticed by whoever needs it next.
-                    let _ = link.send(Ask::Stop(wire::Stop {}));
+                    let _ = link.send(Ask::Stop(wire::Stop { failure: failure.map(Into::into) }));
                 }
             }
             Way::Connecting(_) | Way::Opening(_) => {}
@@ -637,156 +638,10 @@ impl Cluster {
         }
         self.returning = None;
     }
-
-    fn lost(&mut self, lost: Lost) -> Result<(), LoadError> {
-        match lost {
-            Lost::Gone(reason) => {
-                self.lose(&reason);
-                Ok(())
-            }
-            Lost::Failed(error) => Err(error),
-        }
-    }
-
-    /// The worker does not serve this rank any more: nobody is looked for first.
-    fn replace_worker(&mut self, reason: &str) -> Result<(), LoadError> {
-        if !cluster_of(&self.setting).fallback {
-            self.lose(reason);
-            return Ok(());
-        }
-        tracing::warn!("{reason}; reading in this process");
-        self.connection += 1;
-        self.forget_granted();
-        self.way = Way::Opening(self.open_in_background()?);
-        Ok(())
-    }
-
-    /// The worker is gone. What is in hand stays good, except what was granted to it.
-    fn lose(&mut self, reason: &str) {
-        match self.is_dynamic() {
-            true => tracing::warn!("{reason}; looking for a worker"),
-            false => tracing::warn!("{reason}; what is in hand is delivered, looking for a worker"),
-        }
-        self.connection += 1;
-        self.forget_granted();
-        let cluster = cluster_of(&self.setting);
-        let patience = if cluster.fallback { RETURN_WAIT } else { cluster.timeout };
-        let path = self.worker.clone().unwrap_or_else(default_worker_socket);
-        let job = self.job.clone();
-        self.way = match self.connect_in_background(path, job, patience) {
-            Ok(connecting) => Way::Connecting(connecting),
-            Err(error) => {
-                let (sender, receiver) = sync_channel(1);
-                let _ = sender.send(Err(Unavailable::Refused(error)));
-                Way::Connecting(receiver)
-            }
-        };
-    }
-
-    fn connect_in_background(
-        &self,
-        path: PathBuf,
-        job: Option<Job>,
-        patience: Duration,
-    ) -> Result<Receiver<Connected>, LoadError> {
-        let setting = self.setting.clone();
-        let expected = self.contents.digest;
-        in_background("shardfeed-connect", move || {
-            let greeted = greet_for(&setting, &path, job.as_ref(), patience, &mut |_| true);
-            let (link, contents) = greeted?;
-            if contents.digest != expected {
-                let message = "the files are not those that this loader was made for; create the loader again";
-                let error = WireError::new(ErrorKind::Changed, message);
-                return Err(Unavailable::Refused(error.into()));
-            }
-            Ok(link)
-        })
-    }
-
-    /// Waits until there is a worker or this process does its work.
-    fn settle(&mut self, progress: Progress<'_>) -> Result<(), LoadError> {
-        while matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
-            self.advance(Duration::from_millis(50))?;
-            if !crate::link::connect::waiting(progress)("") {
-                return Err(LoadError::Interrupted);
-            }
-        }
-        Ok(())
-    }
-
-    /// A step towards having a worker again; returns whether there was one.
-    fn advance(&mut self, timeout: Duration) -> Result<bool, LoadError> {
-        let next = match &self.way {
-            Way::Connecting(result) => match result.recv_timeout(timeout) {
-                Ok(Ok(link)) => {
-                    tracing::info!(worker = link.name(), "connected to a worker again");
-                    Way::Worker(Box::new(link), Phase::Idle)
-                }
-                Ok(Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)))
-                    if cluster_of(&self.setting).fallback =>
-                {
-                    tracing::warn!("{reason}; reading in this process");
-                    Way::Opening(self.open_in_background()?)
-                }
-                Ok(Err(error)) => {
-                    // Asked again, it is tried again.
-                    self.lose("no worker");
-                    return Err(error.into_error());
-                }
-                Err(_) => return Ok(false),
-            },
-            Way::Opening(result) => match result.recv_timeout(timeout) {
-                Ok(Ok(here)) => {
-                    if let Some(job) = &self.job {
-                        // The worker that met them may have died before it told of them.
-                        here.here.control().report_skipped(&job.name, &self.met);
-                    }
-                    Way::Here(Box::new(here))
-                }
-                Ok(Err(error)) => {
-                    self.lose("no worker in this process");
-                    return Err(error);
-                }
-                Err(_) => return Ok(false),
-            },
-            Way::Worker(..) | Way::Here(_) => return Ok(true),
-        };
-        self.way = next;
-        Ok(true)
-    }
-
-    /// Takes the worker's place without asking anybody: files and job are known.
-    fn open_in_background(&self) -> Result<Receiver<Result<InProcess, LoadError>>, LoadError> {
-        let (setting, contents, job) =
-            (self.setting.clone(), self.contents.clone(), self.job.clone());
-        in_background("shardfeed-open", move || {
-            let paths = contents.shards.iter().map(|shard| shard.path.clone()).collect();
-            let root = PathBuf::from(&contents.root);
-            let cache = setting.options.cache.clone();
-            let rules = contents.rules;
-            let dataset =
-                Dataset::open_paths(root, paths, rules, &cache, &mut |_: ScanProgress| true)?;
-            if dataset.manifest().digest() != contents.digest {
-                let message = format!(
-                    "{}: the files are not those that this loader was made for; create it again",
-                    contents.root
-                );
-                return Err(WireError::new(ErrorKind::Changed, message).into());
-            }
-            let session = session(&setting)?;
-            let coordinator = session.coordinator().clone();
-            let control = Arc::new(GrpcControl::new(session));
-            let dataset = (contents.name.clone(), Arc::new(dataset));
-            let mut here = Here::in_cluster(setting, control, dataset);
-            if let Some(job) = &job {
-                here.take_job(job);
-            }
-            Ok(InProcess { here, coordinator, _scanner: None })
-        })
-    }
 }
 
 /// Whether the rank may not go on: others were started in its place.
 fn is_over(error: &WireError) -> bool {
-    matches!(error.kind, ErrorKind::Superseded | ErrorKind::Fenced | ErrorKind::Conflict)
+    use ErrorKind::{Conflict, Fenced, Replaced, Superseded};
+    matches!(error.kind, Superseded | Fenced | Replaced | Conflict)
 }

@@ -7,6 +7,7 @@ use shardfeed_agent::{
     FileRules, LeftOut, LoadError, OpenProgress, ScanProgress, ScanStage, Whereabouts,
     absolute_pattern, traced,
 };
+use shardfeed_pipeline::TableRef;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -24,6 +25,10 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 
 /// How often a worker that is not there is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Bytes of patterns in one message, about, and what each counts beside its own.
+const OPEN_BYTES: usize = 1 << 20;
+const PATTERN_BYTES: usize = 8;
 
 /// Of the sockets' usual places the first one that is there.
 pub fn default_worker_socket() -> PathBuf {
@@ -165,10 +170,15 @@ pub(crate) fn register(
     job: &Job,
     progress: Progress<'_>,
 ) -> Result<(), Unavailable> {
+    let table = |table: &TableRef| {
+        let path = table.path.clone()?;
+        Some(wire::SideTable { digest: table.digest.to_string(), path })
+    };
     let request = wire::Register {
         job: job.name.clone(),
         identity: Some(identity_to(&job.identity)),
-        features: job.schema.spec_json().unwrap_or_default(),
+        record_spec: job.record_spec.bytes().to_vec(),
+        tables: job.schema.tables().filter_map(table).collect(),
     };
     match link.ask(Ask::Register(request), progress)? {
         Message::Registered(registered) => {
@@ -185,9 +195,15 @@ fn open(
     options: &LoaderOptions,
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
+    let mut patterns = absolute(&options.files).map_err(Unavailable::Refused)?;
+    // A frame has a bound, a list of files has none.
+    while let Some(part) = first_part(&mut patterns) {
+        link.send(Ask::Open(wire::Open { patterns: part, more: true, ..wire::Open::default() }))?;
+    }
     let request = wire::Open {
         dataset: options.dataset.clone().unwrap_or_default(),
-        patterns: absolute(&options.files).map_err(Unavailable::Refused)?,
+        patterns,
+        more: false,
         compression: options.compression.to_string(),
         corrupt: options.corrupt.to_string(),
     };
@@ -237,6 +253,17 @@ fn open(
         left_out: left_out.collect(),
         left_out_total: described.left_out_total,
     })
+}
+
+/// Takes so many patterns off as one message should hold; `None`: all of them fit into one.
+fn first_part(patterns: &mut Vec<String>) -> Option<Vec<String>> {
+    let mut bytes = 0;
+    let beyond = patterns.iter().position(|pattern| {
+        bytes += pattern.len() + PATTERN_BYTES;
+        bytes > OPEN_BYTES
+    })?;
+    let rest = patterns.split_off(beyond.max(1));
+    Some(std::mem::replace(patterns, rest))
 }
 
 /// Patterns as the worker will see them: it has another working directory.

@@ -6,15 +6,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use shardfeed_agent::{
-    Assignment, Control, Dataset, Delivered, Demand, JobSpec, Lease, LeaseRequest, LoadError,
-    PREFETCH_START, Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
+    Assignment, Control, Dataset, Demand, JobSpec, Lease, LeaseRequest, LoadError, PREFETCH_START,
+    Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::ErrorKind;
 
-use crate::link::{ControlOf, Deal, Event, Job, Place, Progress, Setting};
+use crate::link::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
 
 /// Free slots that are kept beyond the prefetched batches: the one that is viewed, and the next.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
@@ -33,6 +33,7 @@ pub(crate) struct Here {
     plans: Option<Arc<Plans>>,
     slots: SlotPool,
     phase: Phase,
+    took_over: bool,
 }
 
 enum Phase {
@@ -47,8 +48,8 @@ enum Phase {
 
 struct Running {
     prefetch: Prefetch,
-    /// The batch that was put back, which comes before all others.
-    put_back: Option<Box<Delivered>>,
+    /// A batch was given, and not taken yet.
+    is_offered: bool,
     lease: Lease,
     is_dynamic: bool,
     /// It was told that the coordinator is waited for.
@@ -66,13 +67,13 @@ impl Running {
             return Ok(Polled::Pending);
         }
         let Some(good) = control.good_for(&self.lease) else {
-            return self.next(timeout);
+            return self.prefetch.poll(timeout);
         };
         control.lanes(&self.lease, self.lease.epoch)?;
         if !good.is_zero() {
             self.is_told = false;
             self.prefetch.confirmed(true);
-            return self.next(timeout.min(good));
+            return self.prefetch.poll(timeout.min(good));
         }
         self.prefetch.confirmed(false);
         if !std::mem::replace(&mut self.is_told, true) {
@@ -86,11 +87,15 @@ impl Running {
         Ok(Polled::Pending)
     }
 
-    fn next(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
-        match self.put_back.take() {
-            Some(delivered) => Ok(Polled::Ready(delivered)),
-            None => self.prefetch.poll(timeout),
+    /// Whether the batch that was given last may be consumed.
+    fn confirm(&self, control: &Arc<dyn Control>) -> Result<InHand, LoadError> {
+        if !self.is_offered {
+            return Ok(InHand::Gone);
         }
+        control.lanes(&self.lease, self.lease.epoch)?;
+        let waits = control.paused(&self.lease).is_some()
+            || control.good_for(&self.lease).is_some_and(|good| good.is_zero());
+        Ok(if waits { InHand::Unconfirmed } else { InHand::Good })
     }
 
     /// Tells what is ahead, and where time goes.
@@ -133,7 +138,18 @@ impl Here {
         let ahead = setting.options.prefetch.unwrap_or(PREFETCH_START);
         let slots = SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH);
         let (job, plans, phase) = (None, None, Phase::Idle);
-        Self { setting, control_of, control, dataset, dataset_name, job, plans, slots, phase }
+        Self {
+            setting,
+            control_of,
+            control,
+            dataset,
+            dataset_name,
+            job,
+            plans,
+            slots,
+            phase,
+            took_over: false,
+        }
     }
 
     pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
@@ -141,8 +157,8 @@ impl Here {
             // Nobody else shares it: a position that is loaded begins with a control of its own.
             self.control = control_of();
         }
-        let Job { name, identity, .. } = job.clone();
-        let spec = JobSpec { name, dataset: self.dataset_name.clone(), identity };
+        let Job { name, identity, record_spec, .. } = job.clone();
+        let spec = JobSpec { name, dataset: self.dataset_name.clone(), identity, record_spec };
         self.control.register(&spec, &mut crate::link::connect::waiting(progress))?;
         self.take_job(job);
         Ok(())
@@ -185,43 +201,57 @@ impl Here {
                     Err(LoadError::ReaderLost)
                 }
             },
-            Phase::Running(running) => {
-                let is_told_of = running.put_back.is_some();
-                match running.poll(&self.control, timeout) {
-                    Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
-                    Err(error) if running.has_lapsed(&error) => {
-                        tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
-                        self.stop();
-                        Ok(Event::Pending)
-                    }
-                    Ok(Polled::Pending) => Ok(Event::Pending),
-                    Ok(Polled::Ready(delivered)) => {
-                        if !is_told_of {
-                            self.control.report_skipped(&running.lease.job, &delivered.skipped);
-                        }
-                        Ok(Event::Batch(delivered))
-                    }
-                    Err(error) => {
-                        self.stop();
-                        Err(error)
-                    }
+            Phase::Running(running) => match running.poll(&self.control, timeout) {
+                Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
+                Err(error) if running.has_lapsed(&error) => {
+                    tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
+                    self.stop();
+                    Ok(Event::Pending)
                 }
-            }
+                Ok(Polled::Pending) => Ok(Event::Pending),
+                Ok(Polled::Ready(delivered)) => {
+                    self.control.report_skipped(&running.lease.job, &delivered.skipped);
+                    running.is_offered = true;
+                    Ok(Event::Batch(delivered))
+                }
+                Err(error) => {
+                    if error.fails_job() {
+                        self.fail(&error.to_string());
+                    }
+                    self.stop();
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Notes the error with which the rank ends.
+    pub(crate) fn fail(&self, failure: &str) {
+        if let Phase::Running(running) = &self.phase {
+            self.control.report_failure(&running.lease, failure);
         }
     }
 
     /// Shows what is ready of the next `count` batches.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
-        if let Phase::Running(Running { prefetch, put_back, .. }) = &mut self.phase {
-            put_back.iter_mut().take(count).for_each(|delivered| see(&mut delivered.batch));
-            prefetch.peek(count.saturating_sub(put_back.iter().len()), see);
+        if let Phase::Running(running) = &mut self.phase {
+            running.prefetch.peek(count, see);
         }
     }
 
-    /// The next batch is this one again, while the lease that it was read under lasts.
-    pub(crate) fn put_back(&mut self, delivered: Box<Delivered>) {
-        if let Phase::Running(running) = &mut self.phase {
-            running.put_back = Some(delivered);
+    /// Whether the rank's lease is not known to have ended.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        if let Phase::Running(Running { lease, .. }) = &self.phase {
+            self.control.lanes(lease, lease.epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the batch that was given last may be consumed.
+    pub(crate) fn confirm(&self) -> Result<InHand, LoadError> {
+        match &self.phase {
+            Phase::Running(running) => running.confirm(&self.control),
+            Phase::Idle | Phase::Starting { .. } => Ok(InHand::Gone),
         }
     }
 
@@ -247,15 +277,9 @@ impl Here {
         deal.apply(&mut self.setting.options);
     }
 
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
-        if let Phase::Running(Running { lease, .. }) = &self.phase {
-            self.control.lanes(lease, lease.epoch)?;
-        }
-        Ok(())
-    }
-
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<&Demand>) {
-        if let Phase::Running(running) = &self.phase {
+        if let Phase::Running(running) = &mut self.phase {
+            running.is_offered = false;
             if let Some(demand) = demand {
                 running.prefetch.taken().account(demand);
             }
@@ -282,10 +306,10 @@ impl Here {
             Phase::Idle => {}
             Phase::Starting { gave_up, .. } => gave_up.store(true, Ordering::Relaxed),
             Phase::Running(running) => {
-                let Running { prefetch, put_back, lease, .. } = running;
-                drop((put_back, prefetch));
+                let Running { prefetch, lease, .. } = running;
+                drop(prefetch);
                 if self.control_of.is_none() {
-                    self.control.release(&lease);
+                    self.control.release(&lease, true);
                 }
             }
         }
@@ -296,6 +320,11 @@ impl Here {
             Phase::Running(running) => Some(running.prefetch.stats()),
             _ => None,
         }
+    }
+
+    /// A worker served this rank before, or should have.
+    pub(crate) fn took_over(&mut self) {
+        self.took_over = true;
     }
 
     pub(crate) fn control(&self) -> &Arc<dyn Control> {
@@ -318,6 +347,8 @@ impl Here {
             intent: place.intent,
             epoch: place.epoch,
             segments: place.segments,
+            doubt: options.doubt,
+            peer: None,
         };
         Start {
             control: Arc::clone(&self.control),
@@ -329,6 +360,7 @@ impl Here {
             step: place.step,
             corrupt: options.corrupt,
             prefetch: options.prefetch,
+            took_over: self.took_over,
             budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
                 let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
                 default_budget_bytes() / ranks
@@ -355,6 +387,7 @@ struct Start {
     corrupt: Corrupt,
     prefetch: Option<usize>,
     budget_bytes: u64,
+    took_over: bool,
 }
 
 impl Start {
@@ -376,14 +409,16 @@ impl Start {
                 step: self.step,
                 prefetch: self.prefetch,
                 budget_bytes: self.budget_bytes,
+                took_over: self.took_over,
             },
         );
         match prefetch {
             Ok(prefetch) => {
-                Ok(Running { prefetch, put_back: None, lease, is_dynamic, is_told: false })
+                let (is_offered, is_told) = (false, false);
+                Ok(Running { prefetch, is_offered, lease, is_dynamic, is_told })
             }
             Err(error) => {
-                self.control.release(&lease);
+                self.control.release(&lease, true);
                 Err(error)
             }
         }
@@ -406,7 +441,7 @@ impl Start {
             if let Err(unheard) = sender.send(started)
                 && let Ok(running) = unheard.0
             {
-                control.release(&running.lease);
+                control.release(&running.lease, true);
             }
         };
         std::thread::Builder::new()

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, LoadError, Scanner, Session,
-    Source, WorkerInfo,
+    Catalog, Coordinator, CredentialOptions, Credentials, DataRoots, Dataset, GrpcControl,
+    LoadError, OpenProgress, Opened, ScanStage, Scanner, Session, Source, WorkerInfo,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 
@@ -23,7 +23,31 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct InProcess {
     pub(crate) here: Here,
     pub(crate) coordinator: Coordinator,
-    pub(crate) _scanner: Option<Scanner>,
+    control: Arc<GrpcControl>,
+    _scanner: Option<Scanner>,
+}
+
+impl InProcess {
+    /// - `dataset`: its name in the cluster, and what is in it.
+    pub(crate) fn new(
+        setting: Setting,
+        session: Arc<Session>,
+        scanner: Option<Scanner>,
+        dataset: (String, Arc<Dataset>),
+    ) -> Self {
+        let coordinator = session.coordinator().clone();
+        let control = Arc::new(GrpcControl::new(session));
+        let here = Here::in_cluster(setting, Arc::<GrpcControl>::clone(&control), dataset);
+        Self { here, coordinator, control, _scanner: scanner }
+    }
+}
+
+impl Drop for InProcess {
+    /// The process may end right after this.
+    fn drop(&mut self) {
+        self.here.stop();
+        self.control.leave();
+    }
 }
 
 pub(crate) fn cluster_of(setting: &Setting) -> &ClusterOptions {
@@ -71,6 +95,7 @@ pub(crate) fn session(setting: &Setting) -> Result<Arc<Session>, LoadError> {
         host: host(),
         in_process: true,
         endpoint: String::new(),
+        data_roots: DataRoots::default(),
     };
     Ok(Arc::new(Session::start(coordinator(setting)?, info)))
 }
@@ -93,12 +118,39 @@ pub(crate) fn open_here(
     let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
         .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
     let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
-    let opened = catalog.open(&source, progress)?;
+    let opened = open_in_time(&catalog, &source, cluster_of(setting).timeout, progress)?;
     let contents = Contents::of(&opened.name, opened.rules, &opened.dataset);
-    let coordinator = session.coordinator().clone();
-    let control = Arc::new(GrpcControl::new(session));
-    let here = Here::in_cluster(setting.clone(), control, (opened.name, opened.dataset));
-    Ok((InProcess { here, coordinator, _scanner: Some(scanner) }, contents))
+    let dataset = (opened.name, opened.dataset);
+    Ok((InProcess::new(setting.clone(), session, Some(scanner), dataset), contents))
+}
+
+/// Opens a dataset, and waits at most `timeout` while nothing makes progress.
+fn open_in_time(
+    catalog: &Catalog,
+    source: &Source,
+    timeout: Duration,
+    progress: Progress<'_>,
+) -> Result<Opened, LoadError> {
+    let (mut since, mut late) = (None, None);
+    let opened = catalog.open(source, None, &mut |now: &OpenProgress| {
+        // Of a coordinator that does not answer its own calls say so.
+        let is_stalled = now.scan.stage == ScanStage::Scanning && !now.note.is_empty();
+        // A call that has just begun says nothing of the files.
+        if now.scan.stage != ScanStage::Waiting || !now.note.is_empty() {
+            since = is_stalled.then(|| since.unwrap_or_else(Instant::now));
+        }
+        let is_late = since.is_some_and(|since: Instant| since.elapsed() >= timeout);
+        late = is_late.then(|| now.note.clone());
+        !is_late && progress(now)
+    });
+    match (opened, late) {
+        (Err(LoadError::Interrupted), Some(note)) => {
+            let seconds = timeout.as_secs_f64();
+            let message = format!("the dataset is not ready after {seconds:.1} s: {note}");
+            Err(WireError::new(ErrorKind::Unreachable, message).into())
+        }
+        (opened, _) => opened,
+    }
 }
 
 pub(crate) fn in_background<T: Send + 'static>(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::{PrefetchStats, RemoteStats, Skipped, Spent, account_from};
+use shardfeed_agent::{GrantStats, PrefetchStats, RemoteStats, Skipped, Spent, account_from};
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
 use shardfeed_plan::{Planned, Sample};
@@ -132,14 +132,13 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
     .collect()
 }
 
-/// What was skipped in a batch.
-pub(crate) fn skipped_of(batch: &wire::Batch) -> Vec<Skipped> {
-    let skipped = batch.skipped.iter().map(|skipped| Skipped {
-        sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
-        offset: skipped.offset,
-        reason: skipped.reason.clone(),
-    });
-    skipped.collect()
+/// Records that were skipped.
+pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
+    skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason }| Skipped {
+        sample: Sample { shard: shard as u32, ordinal },
+        offset,
+        reason,
+    })
 }
 
 pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
@@ -188,7 +187,11 @@ pub(crate) fn prefetch_stats(
         },
         waited,
         account,
-        granted: (stats.lookahead > 0).then_some((stats.granted, stats.lookahead)),
+        granted: (stats.lookahead > 0).then_some(GrantStats {
+            granted: stats.granted,
+            lookahead: stats.lookahead,
+            horizon_waits: stats.horizon_waits,
+        }),
     }
 }
 
@@ -210,12 +213,12 @@ mod tests {
         let mut said = vec![
             regions.map(&of(bytes), None).unwrap_err().to_string(),
             regions
-                .map(&of(bytes + 1), Some(handle.fd.try_clone_to_owned().unwrap()))
+                .map(&of(bytes + 1), Some(handle.fd.unwrap().try_clone_to_owned().unwrap()))
                 .unwrap_err()
                 .to_string(),
             regions.map(&of(bytes), Some(other.into())).unwrap_err().to_string(),
         ];
-        regions.map(&of(bytes), Some(handle.fd.try_clone_to_owned().unwrap())).unwrap();
+        regions.map(&of(bytes), Some(handle.fd.unwrap().try_clone_to_owned().unwrap())).unwrap();
         let range = |start: u64, len: u64| Some(wire::Range { start, len });
         let column = || wire::Column { values: range(0, 0), offsets: range(0, 0), splits: vec![] };
         let batch = |change: &dyn Fn(&mut wire::Batch)| {

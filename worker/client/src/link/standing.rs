@@ -1,7 +1,9 @@
 //! Until when the batches in hand of a dynamic job may be handed out: the worker says how long its
 //! lease is good, counted from when it was asked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use shardfeed_agent::LeaseTime;
 
 /// An answer that did not come in so long is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -13,9 +15,9 @@ const ASK_SOON: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     /// Until when, and how long that was when it was said.
-    good: Option<(Instant, Duration)>,
+    good: Option<(LeaseTime, Duration)>,
     /// A question that is open: its number, and since when.
-    asked: Option<(u64, Instant)>,
+    asked: Option<(u64, LeaseTime)>,
     number: u64,
     /// It was said that nothing may be handed out.
     is_told: bool,
@@ -23,22 +25,20 @@ pub(super) struct Standing {
 
 impl Standing {
     /// Whether a batch may be handed out now.
-    pub(super) fn is_good(&self) -> bool {
-        self.good.is_some_and(|(until, _)| Instant::now() < until)
+    pub(super) fn is_good(&self, now: LeaseTime) -> bool {
+        self.good.is_some_and(|(until, _)| now < until)
     }
 
     /// The number of a question that is to be asked now.
-    pub(super) fn question(&mut self) -> Option<u64> {
-        let is_fresh = self.good.is_some_and(|(until, whole)| {
-            until.saturating_duration_since(Instant::now()) > whole / 2
-        });
-        let patience = if self.is_good() { ASK_AGAIN } else { ASK_SOON };
-        let is_asked = self.asked.is_some_and(|(_, since)| since.elapsed() < patience);
+    pub(super) fn question(&mut self, now: LeaseTime) -> Option<u64> {
+        let is_fresh = self.good.is_some_and(|(until, whole)| until.since(now) > whole / 2);
+        let patience = if self.is_good(now) { ASK_AGAIN } else { ASK_SOON };
+        let is_asked = self.asked.is_some_and(|(_, asked)| now.since(asked) < patience);
         if is_fresh || is_asked {
             return None;
         }
         self.number += 1;
-        self.asked = Some((self.number, Instant::now()));
+        self.asked = Some((self.number, now));
         Some(self.number)
     }
 
@@ -53,8 +53,8 @@ impl Standing {
     }
 
     /// Whether to say, once, that what was good no longer is.
-    pub(super) fn shall_tell(&mut self) -> bool {
-        let has_run_out = self.good.is_some() && !self.is_good();
+    pub(super) fn shall_tell(&mut self, now: LeaseTime) -> bool {
+        let has_run_out = self.good.is_some() && !self.is_good(now);
         has_run_out && !std::mem::replace(&mut self.is_told, true)
     }
 
@@ -70,24 +70,36 @@ mod tests {
 
     #[test]
     fn an_answer_counts_from_its_question_and_only_once() {
-        let mut standing = Standing::default();
-        assert!(!standing.is_good());
-        let number = standing.question().unwrap();
-        assert_eq!(standing.question(), None, "it is asked already");
+        let (mut standing, now) = (Standing::default(), LeaseTime::now());
+        assert!(!standing.is_good(now));
+        let number = standing.question(now).unwrap();
+        assert_eq!(standing.question(now), None, "it is asked already");
         standing.answered(number + 1, Some(Duration::from_secs(60)));
-        assert!(!standing.is_good(), "the answer to another question");
+        assert!(!standing.is_good(now), "the answer to another question");
         standing.answered(number, Some(Duration::from_secs(60)));
-        assert!(standing.is_good());
-        assert_eq!(standing.question(), None, "it is good for long");
+        assert!(standing.is_good(now));
+        assert_eq!(standing.question(now), None, "it is good for long");
         standing.answered(number, Some(Duration::ZERO));
-        assert!(standing.is_good(), "an answer counts once");
-        assert!(!standing.shall_tell());
+        assert!(standing.is_good(now), "an answer counts once");
+        assert!(!standing.shall_tell(now));
         standing.forget();
-        assert!(!standing.is_good());
-        let next = standing.question().unwrap();
+        assert!(!standing.is_good(now));
+        let next = standing.question(now).unwrap();
         standing.answered(next, None);
-        assert!(!standing.is_good(), "nothing is served");
-        assert!(standing.shall_tell());
-        assert!(!standing.shall_tell(), "once is enough");
+        assert!(!standing.is_good(now), "nothing is served");
+        assert!(standing.shall_tell(now));
+        assert!(!standing.shall_tell(now), "once is enough");
+    }
+
+    #[test]
+    fn what_was_good_is_not_after_the_host_was_suspended() {
+        let (mut standing, asked) = (Standing::default(), LeaseTime::now());
+        let number = standing.question(asked).unwrap();
+        standing.answered(number, Some(Duration::from_secs(24)));
+        assert!(standing.is_good(asked + Duration::from_secs(23)));
+        // The clock jumps: the process did not run in between.
+        let resumed = asked + Duration::from_secs(3_600);
+        assert!(!standing.is_good(resumed));
+        assert!(standing.question(resumed).is_some(), "the worker is asked at once");
     }
 }

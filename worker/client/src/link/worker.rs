@@ -14,7 +14,7 @@ use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_socket::{Connection, SocketError};
 
 use crate::link::Progress;
-use crate::link::received::{Broken, Regions, skipped_of};
+use crate::link::received::{Broken, Regions, skipped_from};
 
 /// How often a caller that waits for an answer is asked whether it still wants to.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -93,6 +93,8 @@ pub(crate) struct WorkerLink {
     schema: Option<Arc<Schema>>,
     pub(crate) regions: Regions,
     pub(crate) stats: Option<wire::Stats>,
+    /// Skipped records of the next batch of this start, which has more than a frame holds.
+    skipped: (u64, Vec<Skipped>),
     heard: Instant,
     pinged: Option<Instant>,
 }
@@ -105,7 +107,18 @@ impl WorkerLink {
         let (name, schema, regions) = (String::new(), None, Regions::default());
         let cluster_id = String::new();
         let (path, stats, heard) = (path.to_owned(), None, Instant::now());
-        Self { connection, path, name, cluster_id, schema, regions, stats, heard, pinged: None }
+        Self {
+            connection,
+            path,
+            name,
+            cluster_id,
+            schema,
+            regions,
+            stats,
+            skipped: (0, vec![]),
+            heard,
+            pinged: None,
+        }
     }
 
     pub(crate) fn welcomed(&mut self, welcome: wire::Welcome) {
@@ -245,13 +258,26 @@ impl WorkerLink {
         }
     }
 
+    /// Adds to the skipped records of the next batch of `start`.
+    fn skipped_of(&mut self, start: u64, skipped: Vec<wire::Skipped>) {
+        if self.skipped.0 != start {
+            self.skipped = (start, vec![]);
+        }
+        self.skipped.1.extend(skipped_from(skipped));
+    }
+
     fn take(&mut self, message: wire::ToTrainer, fd: Option<OwnedFd>) -> Result<Heard, Lost> {
         (self.heard, self.pinged) = (Instant::now(), None);
         Ok(match message.message {
-            Some(Message::Batch(batch)) => {
+            Some(Message::SkippedPart(wire::SkippedPart { start, skipped })) => {
+                self.skipped_of(start, skipped);
+                Heard::Other
+            }
+            Some(Message::Batch(mut batch)) => {
                 let schema = self.schema.clone().ok_or_else(|| self.broken("a batch too early"))?;
                 let wire::Batch { start, epoch, step, .. } = batch;
-                let skipped = skipped_of(&batch);
+                self.skipped_of(start, std::mem::take(&mut batch.skipped));
+                let skipped = std::mem::take(&mut self.skipped.1);
                 let batch = self.regions.view(batch, &schema)?;
                 Heard::Batch { start, epoch, step, batch, skipped }
             }
@@ -350,7 +376,7 @@ mod tests {
         let error = WireError::new(ErrorKind::Corrupt, "of the stopped start").to_message();
         worker.send(&said(Message::Started(wire::Started::default())), None).unwrap();
         let announced = Message::Region(wire::Region { region, bytes });
-        worker.send(&said(announced), Some(handle.fd)).unwrap();
+        worker.send(&said(announced), handle.fd).unwrap();
         worker.send(&said(Message::Batch(batch(region))), None).unwrap();
         let failed = wire::Failed { start: 1, error: Some(error) };
         worker.send(&said(Message::Failed(failed)), None).unwrap();
@@ -361,6 +387,34 @@ mod tests {
         worker.send(&said(Message::Batch(batch(region))), None).unwrap();
         let heard = link.hear(Duration::from_secs(5)).unwrap();
         assert!(matches!(heard, Some(Heard::Batch { .. })), "{heard:?}");
+    }
+
+    #[test]
+    fn skipped_records_that_went_ahead_are_of_the_next_batch_of_their_start() {
+        let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let mut link = WorkerLink::new(trainer, Path::new("test"));
+        link.set_schema(&Arc::new(Schema::raw()));
+        let slot = SlotPool::sealed(1).take(100).unwrap().share();
+        let handle = slot.region().unwrap();
+        let (region, bytes) = (handle.id.0, handle.size_bytes as u64);
+        let announced = Message::Region(wire::Region { region, bytes });
+        worker.send(&said(announced), handle.fd).unwrap();
+        let skipped = |ordinal| vec![wire::Skipped { ordinal, ..wire::Skipped::default() }];
+        let part = |start, ordinal| wire::SkippedPart { start, skipped: skipped(ordinal) };
+        // The first one is of a start that was stopped before its batch.
+        for (start, ordinal) in [(0, 9), (1, 0), (1, 1)] {
+            worker.send(&said(Message::SkippedPart(part(start, ordinal))), None).unwrap();
+        }
+        let first = wire::Batch { skipped: skipped(2), ..batch(region) };
+        worker.send(&said(Message::Batch(first)), None).unwrap();
+        worker.send(&said(Message::Batch(batch(region))), None).unwrap();
+        let mut ordinals = vec![];
+        while ordinals.len() < 2 {
+            if let Some(Heard::Batch { skipped, .. }) = link.hear(Duration::from_secs(5)).unwrap() {
+                ordinals.push(skipped.iter().map(|one| one.sample.ordinal).collect::<Vec<_>>());
+            }
+        }
+        assert_eq!(ordinals, [vec![0, 1, 2], vec![]]);
     }
 
     #[test]

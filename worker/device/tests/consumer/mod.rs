@@ -31,15 +31,37 @@ fn check(result: CUresult) {
 
 impl Consumer {
     pub fn new() -> Self {
+        Self::with_flags(0)
+    }
+
+    /// A stream that the legacy default stream does not wait for, as torch's are, also those that it captures on.
+    pub fn non_blocking() -> Self {
+        Self::with_flags(1)
+    }
+
+    fn with_flags(flags: u32) -> Self {
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: the driver is there; the results outlive the calls.
         unsafe {
             check(sys::cuInit(0));
             check(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
             check(sys::cuCtxSetCurrent(context));
-            check(sys::cuStreamCreate(&raw mut stream, 0));
+            check(sys::cuStreamCreate(&raw mut stream, flags));
         }
         Self { stream }
+    }
+
+    /// Begins to capture a graph, in torch's default mode.
+    pub fn captures(&self) {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: the stream lives.
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) });
+    }
+
+    pub fn ends_capture(&self) {
+        let mut graph = null_mut();
+        // SAFETY: the stream lives; the stand-in's graphs are nothing.
+        check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) });
     }
 
     pub fn stream(&self) -> ConsumerStream {
@@ -48,11 +70,19 @@ impl Consumer {
 
     /// Queues something that reads `bytes` for so long.
     pub fn works(&self, address: u64, bytes: usize, microseconds: u32) {
-        // SAFETY: the stand-in has this function, of this type; it checks what it is given.
+        self.queue(b"standin_work", address, bytes, microseconds);
+    }
+
+    /// Queues something that reads `bytes` until so many copies from the host are done, in all.
+    pub fn works_until(&self, address: u64, bytes: usize, copies: u32) {
+        self.queue(b"standin_work_until", address, bytes, copies);
+    }
+
+    fn queue(&self, function: &[u8], address: u64, bytes: usize, number: u32) {
+        // SAFETY: the stand-in has these functions, of this type; they check what they are given.
         let result = unsafe {
-            let work =
-                sys::culib().get::<StandinWork>(b"standin_work").expect("it is the stand-in");
-            work(self.stream, address, bytes, microseconds)
+            let work = sys::culib().get::<StandinWork>(function).expect("it is the stand-in");
+            work(self.stream, address, bytes, number)
         };
         assert_eq!(result, 0);
     }

@@ -2,8 +2,9 @@
  * behind device addresses, streams that really run beside the caller, and no mercy for calls that are wrong.
  *
  * Device addresses cannot be read or written by the host: their pages are PROT_NONE, the bytes are mapped elsewhere.
- * Work on a stream is done in order by a thread of its own. Streams do not wait for the legacy default stream, as they
- * would in part on a GPU, so that whatever relies on that is seen.
+ * Work on a stream is done in order by a thread of its own. Work on the legacy default stream begins after all that was
+ * queued before on streams that are not CU_STREAM_NON_BLOCKING. The reverse, which holds on a GPU, too, does not hold
+ * here, so that code that relies on it is seen.
  *
  * A violation ends the process with a message. It is one if
  *   a copy leaves live memory, or memory is freed, unregistered or unmapped while a copy needs it;
@@ -11,12 +12,19 @@
  *   device memory is written while something reads it, or read while something writes it;
  *   an event or stream is used that does not exist, or an event is waited for that was never recorded;
  *   a kernel leaves the allocations that its parameters point to, or is unloaded before it ran;
- *   a call comes from a process that was forked from the one that called cuInit.
+ *   a call comes from a process that was forked from the one that called cuInit;
+ *   a thread makes a call that is unsafe during stream captures while another thread captures in global mode, or itself
+ *   does in any mode but the relaxed one, unless its own mode (cuThreadExchangeStreamCaptureMode) allows that;
+ *   in any mode: the context is waited for during a capture; the legacy default stream is used during the capture of a
+ *   stream that is not CU_STREAM_NON_BLOCKING; a stream that is captured, or an event that was recorded there, is waited
+ *   for or asked about by the host; captured work waits for an event from outside, or the reverse.
+ * Work that is queued on a stream that is captured is forgotten: graphs are never launched here. cuMemFree waits for all
+ * streams, as NVIDIA's driver does; cuMemFreeAsync does not.
  *
  * Kernels run by their own PTX (ptx.h), first without writing, to see where they would.
  *
  * Environment: STANDIN_REPORT=FILE (JSON, written when the process ends), STANDIN_DEVICES=N (1), STANDIN_COPY_US=N
- * (each copy from the host takes so long), STANDIN_KERNEL_US=N (each kernel does), STANDIN_REFUSE_PIN=CODE, STANDIN_FAIL=FUNCTION:N:CODE (its N-th call, from 1;
+ * (each copy from the host takes so long), STANDIN_KERNEL_US=N (each kernel does), STANDIN_REFUSE_PIN=CODE, STANDIN_POOLS=0 (no cuMemAllocAsync), STANDIN_FAIL=FUNCTION:N:CODE (its N-th call, from 1;
  * codes from 700 to 799 stay for all later calls, and nothing that was queued runs any more), STANDIN_TRACE=1 (the report has each piece of work).
  *
  * Copies to the device are made at the pace of this machine's memory: nothing can be measured with it. */
@@ -37,11 +45,13 @@
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, BAD_DEVICE = 101, NO_CONTEXT = 201,
        BAD_HANDLE = 400, NOT_FOUND = 500, INVALID_PTX = 218, NOT_READY = 600, STICKY_FROM = 700, UNKNOWN = 999 };
-enum { COPY_IN, COPY_ON, COPY_BACK, RECORD, WAIT, WORK, KERNEL };
-static const char *const WORDS[] = {"copy_in", "copy_on", "copy_back", "record", "wait", "work", "kernel"};
+enum { COPY_IN, COPY_ON, COPY_BACK, RECORD, WAIT, WORK, KERNEL, FREE };
+static const char *const WORDS[] = {"copy_in", "copy_on", "copy_back", "record", "wait", "work", "kernel", "free"};
+enum { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
 
-struct event { struct event *next; int id; bool live; uint64_t recorded, completed; };
-struct memory { struct memory *next; uintptr_t base; size_t bytes; char *shadow; bool live; int pending; };
+struct event { struct event *next; int id; bool live, is_captured; uint64_t recorded, completed; };
+/* `live` until it is freed by a call, `gone` when that was carried out. */
+struct memory { struct memory *next; uintptr_t base; size_t bytes; char *shadow; bool live, gone; int pending; };
 struct pinned { struct pinned *next; uintptr_t base; size_t bytes; int pending; };
 struct launch;
 struct op {
@@ -52,16 +62,17 @@ struct op {
     struct pinned *source;
     size_t from_at, to_at, bytes;
     char *host, *staged;
-    uint64_t sum, number;
+    uint64_t sum, number, ticket;
     struct event *event;
     unsigned microseconds;
 };
-struct stream { struct stream *next; int id; bool live, is_default, is_running; struct op *first, **last; pthread_t thread; uint64_t given, done; };
+struct stream { struct stream *next; int id; bool live, is_default, is_running, is_blocking, is_captured; int capture_mode; pthread_t capturer; struct op *first, **last; pthread_t thread; uint64_t given, done; };
 struct access { struct access *next; struct memory *memory; size_t at, bytes; bool writes; };
 struct trace { int stream, kind, event; bool ends; uintptr_t address; size_t bytes; };
 
 static pthread_mutex_t world = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static uint64_t copied_in; /* copies from the host that are done */
 static struct event *events;
 static struct memory *memories;
 static struct pinned *pins;
@@ -70,6 +81,8 @@ static struct access *accesses;
 static struct stream *legacy;
 static __thread struct stream *per_thread;
 static __thread void *current;
+static __thread int capture_mode = CAPTURE_GLOBAL;
+static uint64_t tickets;
 static pid_t owner;
 static int sticky, next_id, contexts, pageable, copies, kernels, modules_live;
 static size_t device_bytes, device_bytes_peak, pinned_bytes_peak;
@@ -173,6 +186,21 @@ static int leave(int code) {
     if (!owner) return leave(NOT_INITIALIZED); \
     if (!current) return leave(NO_CONTEXT)
 
+/* Calls that NVIDIA's documentation calls unsafe during captures, or does not call safe. */
+static void check_captures(const char *function) {
+    for (struct stream *s = streams; s; s = s->next) {
+        if (!s->is_captured) continue;
+        bool is_own = pthread_equal(s->capturer, pthread_self());
+        if (is_own ? s->capture_mode != CAPTURE_RELAXED && capture_mode != CAPTURE_RELAXED
+                   : s->capture_mode == CAPTURE_GLOBAL && capture_mode == CAPTURE_GLOBAL)
+            violation("%s during the capture of stream %d, by a thread in a mode that forbids it", function, s->id);
+    }
+}
+
+#define ENTER_UNSAFE() \
+    ENTER(); \
+    check_captures(__func__)
+
 /* ---- memory ---- */
 
 static uint64_t sum_of(const char *bytes, size_t count) {
@@ -214,46 +242,69 @@ static bool is_mapped(uintptr_t address, size_t bytes) {
     return mapped;
 }
 
-int cuMemAlloc_v2(uintptr_t *result, size_t bytes) {
-    ENTER();
-    if (!bytes) return leave(INVALID);
+static int allocate(uintptr_t *result, size_t bytes) {
+    if (!bytes) return INVALID;
     int fd = memfd_create("standin-device", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes)) return leave(NO_MEMORY);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes)) return NO_MEMORY;
     struct memory *m = calloc(1, sizeof *m);
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
     m->shadow = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (base == MAP_FAILED || m->shadow == MAP_FAILED) return leave(NO_MEMORY);
+    if (base == MAP_FAILED || m->shadow == MAP_FAILED) return NO_MEMORY;
     memset(m->shadow, 0xa5, bytes);
     m->base = (uintptr_t)base, m->bytes = bytes, m->live = true, m->next = memories, memories = m;
     device_bytes += bytes;
     if (device_bytes > device_bytes_peak) device_bytes_peak = device_bytes;
     *result = m->base;
-    return leave(OK);
+    return OK;
+}
+
+int cuMemAlloc_v2(uintptr_t *result, size_t bytes) {
+    ENTER_UNSAFE();
+    return leave(allocate(result, bytes));
 }
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    ENTER();
+    ENTER_UNSAFE();
     *total = (size_t)80 << 30, *free_bytes = *total - device_bytes;
     return leave(OK);
 }
 
-int cuMemFree_v2(uintptr_t address) {
-    ENTER();
-    struct memory *m = device_memory(__func__, address, 0);
-    if (m->base != address) violation("cuMemFree: %zx is not the beginning of an allocation", (size_t)address);
-    while (m->pending) pthread_cond_wait(&changed, &world); /* as the driver does */
+static void let_go(struct memory *m) {
+    if (m->pending) violation("device memory %zx is freed while something needs it", (size_t)m->base);
     munmap(m->shadow, m->bytes);
     /* The address is not used again. */
     if (mmap((void *)m->base, m->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
-        MAP_FAILED) violation("cuMemFree: %s", strerror(errno));
-    m->live = false, m->shadow = NULL, device_bytes -= m->bytes;
+        MAP_FAILED) violation("device memory is freed: %s", strerror(errno));
+    m->gone = true, m->shadow = NULL, device_bytes -= m->bytes;
+}
+
+/* The beginning of an allocation, which nothing may be queued for from here on. */
+static struct memory *freed_memory(const char *function, uintptr_t address) {
+    struct memory *m = device_memory(function, address, 0);
+    if (m->base != address) violation("%s: %zx is not the beginning of an allocation", function, (size_t)address);
+    m->live = false;
+    return m;
+}
+
+static void wait_for_streams(void) {
+    for (struct stream *s = streams; s; s = s->next) {
+        uint64_t given = s->given;
+        while (s->done < given) pthread_cond_wait(&changed, &world);
+    }
+}
+
+int cuMemFree_v2(uintptr_t address) {
+    ENTER_UNSAFE();
+    struct memory *m = freed_memory(__func__, address);
+    wait_for_streams();
+    let_go(m);
     return leave(OK);
 }
 
 int cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
     (void)flags;
-    ENTER();
+    ENTER_UNSAFE();
     long refuse = number_of("STANDIN_REFUSE_PIN", 0);
     if (refuse) return leave((int)refuse);
     uintptr_t base = (uintptr_t)address;
@@ -271,7 +322,7 @@ int cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
 }
 
 int cuMemHostUnregister(void *address) {
-    ENTER();
+    ENTER_UNSAFE();
     for (struct pinned **p = &pins; *p; p = &(*p)->next)
         if ((*p)->base == (uintptr_t)address) {
             struct pinned *found = *p;
@@ -288,7 +339,7 @@ int cuMemHostUnregister(void *address) {
 /* ---- streams ---- */
 
 static void begin_access(const char *who, struct memory *memory, size_t at, size_t bytes, bool writes) {
-    if (!memory->live) violation("%s: its device memory was freed", who);
+    if (memory->gone) violation("%s: its device memory was freed", who);
     for (struct access *a = accesses; a; a = a->next)
         if (a->memory == memory && a->at < at + bytes && at < a->at + a->bytes && (a->writes || writes))
             violation("%s %s %zx while something %s it", who, writes ? "writes" : "reads", (size_t)(memory->base + at),
@@ -384,9 +435,26 @@ static void run_kernel(struct stream *stream, struct op *op) {
     note(stream, op, true);
 }
 
+/* Waits until so many copies from the host are done. Called with the world locked. */
+static void await_copies(uint64_t copies) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 20;
+    while (!sticky && copied_in < copies)
+        if (pthread_cond_timedwait(&changed, &world, &end) == ETIMEDOUT)
+            violation("%lu of %lu copies are done after 20 s", (unsigned long)copied_in, (unsigned long)copies);
+}
+
 /* Called with the world locked; unlocks it while bytes move. */
 static void run(struct stream *stream, struct op *op) {
     const char *word = WORDS[op->kind];
+    for (struct stream *s = stream == legacy ? streams : NULL; s; s = s->next)
+        while (!sticky && s->is_blocking && s->first && s->first->ticket < op->ticket) pthread_cond_wait(&changed, &world);
+    if (op->kind == FREE) {
+        let_go(op->to);
+        note(stream, op, true);
+        return;
+    }
     if (op->kind == RECORD) {
         if (op->event->completed < op->number) op->event->completed = op->number;
         note(stream, op, true);
@@ -417,6 +485,8 @@ static void run(struct stream *stream, struct op *op) {
         if (sum_of(from, op->bytes) != sum) violation("device memory changed while it was read");
     }
     pthread_mutex_lock(&world);
+    copied_in += op->kind == COPY_IN;
+    if (op->kind == WORK) await_copies(op->number);
     if (op->from) end_access(op->from, op->from_at), op->from->pending--;
     if (op->to) end_access(op->to, op->to_at), op->to->pending--;
     if (op->source) op->source->pending--;
@@ -463,11 +533,14 @@ static struct stream *new_stream(void) {
 static struct stream *stream_of(const char *function, void *handle) {
     uintptr_t number = (uintptr_t)handle;
     if (number <= 1) {
+        for (struct stream *s = streams; s; s = s->next)
+            if (s->is_captured && s->is_blocking)
+                violation("%s: the legacy stream is used during the capture of stream %d", function, s->id);
         if (!legacy) legacy = new_stream(), legacy->is_default = true;
         return legacy;
     }
     if (number == 2) {
-        if (!per_thread) per_thread = new_stream(), per_thread->is_default = true;
+        if (!per_thread) per_thread = new_stream(), per_thread->is_default = per_thread->is_blocking = true;
         return per_thread;
     }
     for (struct stream *s = streams; s; s = s->next)
@@ -490,34 +563,107 @@ static struct event *event_of(const char *function, void *handle) {
 }
 
 static void give(struct stream *stream, struct op op) {
+    if (stream->is_captured) { /* a graph is never launched here */
+        free(op.staged);
+        free(op.launch);
+        return;
+    }
     struct op *new = malloc(sizeof *new);
     *new = op;
+    new->ticket = ++tickets;
     *stream->last = new;
     stream->last = &new->next;
     stream->given++;
     if (op.from) op.from->pending++;
-    if (op.to) op.to->pending++;
+    if (op.to && op.kind != FREE) op.to->pending++;
     if (op.source) op.source->pending++;
     pthread_cond_broadcast(&changed);
 }
 
 int cuStreamCreate(void **result, unsigned flags) {
-    ENTER();
+    ENTER_UNSAFE();
     if (flags > 1) return leave(INVALID);
-    *result = new_stream();
+    struct stream *stream = new_stream();
+    stream->is_blocking = !flags;
+    *result = stream;
+    return leave(OK);
+}
+
+/* A stream that the host waits for or asks about. */
+static struct stream *known_stream(const char *function, void *handle) {
+    struct stream *stream = stream_of(function, handle);
+    if (stream->is_captured) violation("%s: stream %d is captured", function, stream->id);
+    return stream;
+}
+
+static struct event *known_event(const char *function, void *handle) {
+    struct event *event = event_of(function, handle);
+    if (event->is_captured) violation("%s: the event was recorded on a stream that was captured", function);
+    return event;
+}
+
+int cuMemAllocAsync(uintptr_t *result, size_t bytes, void *handle) {
+    ENTER();
+    if (!number_of("STANDIN_POOLS", 1)) return leave(801);
+    known_stream(__func__, handle);
+    return leave(allocate(result, bytes));
+}
+
+int cuMemFreeAsync(uintptr_t address, void *handle) {
+    ENTER();
+    if (!number_of("STANDIN_POOLS", 1)) return leave(801);
+    struct stream *stream = known_stream(__func__, handle);
+    give(stream, (struct op){.kind = FREE, .to = freed_memory(__func__, address)});
+    return leave(OK);
+}
+
+/* ---- captures ---- */
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    ENTER();
+    if (*mode < CAPTURE_GLOBAL || *mode > CAPTURE_RELAXED) return leave(INVALID);
+    int before = capture_mode;
+    capture_mode = *mode, *mode = before;
+    return leave(OK);
+}
+
+int cuStreamIsCapturing(void *handle, int *status) {
+    ENTER();
+    for (struct stream *s = streams; (uintptr_t)handle <= 1 && s; s = s->next)
+        if (s->is_captured && s->is_blocking) return leave(906);
+    *status = stream_of(__func__, handle)->is_captured;
+    return leave(OK);
+}
+
+int cuStreamBeginCapture_v2(void *handle, int mode) {
+    ENTER();
+    struct stream *stream = known_stream(__func__, handle);
+    if (stream == legacy) violation("cuStreamBeginCapture: the legacy stream cannot be captured");
+    stream->is_captured = true, stream->capture_mode = mode, stream->capturer = pthread_self();
+    return leave(OK);
+}
+
+int cuStreamEndCapture(void *handle, void **graph) {
+    ENTER();
+    struct stream *stream = stream_of(__func__, handle);
+    if (!stream->is_captured) violation("cuStreamEndCapture: stream %d is not captured", stream->id);
+    if (stream->capture_mode != CAPTURE_RELAXED && !pthread_equal(stream->capturer, pthread_self()))
+        violation("cuStreamEndCapture: another thread began this capture");
+    stream->is_captured = false;
+    *graph = NULL;
     return leave(OK);
 }
 
 int cuStreamDestroy_v2(void *handle) {
-    ENTER();
-    stream_of(__func__, handle)->live = false; /* its thread ends after what is queued */
+    ENTER_UNSAFE();
+    known_stream(__func__, handle)->live = false; /* its thread ends after what is queued */
     pthread_cond_broadcast(&changed);
     return leave(OK);
 }
 
 int cuStreamSynchronize(void *handle) {
-    ENTER();
-    struct stream *stream = stream_of(__func__, handle);
+    ENTER_UNSAFE();
+    struct stream *stream = known_stream(__func__, handle);
     uint64_t given = stream->given;
     while (stream->done < given) pthread_cond_wait(&changed, &world);
     return leave(sticky);
@@ -528,21 +674,23 @@ int cuStreamWaitEvent(void *handle, void *event, unsigned flags) {
     if (flags) return leave(INVALID);
     struct event *e = event_of(__func__, event);
     if (!e->recorded) violation("cuStreamWaitEvent: the event was never recorded");
-    give(stream_of(__func__, handle), (struct op){.kind = WAIT, .event = e, .number = e->recorded});
+    struct stream *stream = stream_of(__func__, handle);
+    if (stream->is_captured != e->is_captured)
+        violation("cuStreamWaitEvent: of stream %d and the event one is captured", stream->id);
+    give(stream, (struct op){.kind = WAIT, .event = e, .number = e->recorded});
     return leave(OK);
 }
 
 int cuCtxSynchronize(void) {
-    ENTER();
-    for (struct stream *s = streams; s; s = s->next) {
-        uint64_t given = s->given;
-        while (s->done < given) pthread_cond_wait(&changed, &world);
-    }
+    ENTER_UNSAFE();
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->is_captured) violation("cuCtxSynchronize: stream %d is captured", s->id);
+    wait_for_streams();
     return leave(sticky);
 }
 
 int cuEventCreate(void **result, unsigned flags) {
-    ENTER();
+    ENTER_UNSAFE();
     if (!(flags & 2)) violation("cuEventCreate: the event measures time, which costs and is not used");
     struct event *e = calloc(1, sizeof *e);
     e->id = ++next_id, e->live = true, e->next = events, events = e;
@@ -551,7 +699,7 @@ int cuEventCreate(void **result, unsigned flags) {
 }
 
 int cuEventDestroy_v2(void *event) {
-    ENTER();
+    ENTER_UNSAFE();
     event_of(__func__, event)->live = false;
     return leave(OK);
 }
@@ -559,19 +707,21 @@ int cuEventDestroy_v2(void *event) {
 int cuEventRecord(void *event, void *handle) {
     ENTER();
     struct event *e = event_of(__func__, event);
-    give(stream_of(__func__, handle), (struct op){.kind = RECORD, .event = e, .number = ++e->recorded});
+    struct stream *stream = stream_of(__func__, handle);
+    e->recorded++, e->is_captured = stream->is_captured;
+    give(stream, (struct op){.kind = RECORD, .event = e, .number = e->recorded});
     return leave(OK);
 }
 
 int cuEventQuery(void *event) {
-    ENTER();
-    struct event *e = event_of(__func__, event);
+    ENTER_UNSAFE();
+    struct event *e = known_event(__func__, event);
     return leave(e->completed < e->recorded ? NOT_READY : OK);
 }
 
 int cuEventSynchronize(void *event) {
-    ENTER();
-    struct event *e = event_of(__func__, event);
+    ENTER_UNSAFE();
+    struct event *e = known_event(__func__, event);
     uint64_t number = e->recorded;
     while (e->completed < number) pthread_cond_wait(&changed, &world);
     return leave(sticky);
@@ -612,147 +762,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *handle) {
     return leave(OK);
 }
 
-static struct module *modules;
-
-int cuModuleLoadData(void **result, const void *image) {
-    ENTER();
-    struct module *module = module_of(image);
-    if (!module) return leave(INVALID_PTX);
-    module->live = true, module->next = modules, modules = module, modules_live++;
-    *result = module;
-    return leave(OK);
-}
-
-int cuModuleGetFunction(void **result, void *handle, const char *name) {
-    ENTER();
-    struct module *module = handle;
-    if (!module->live) violation("cuModuleGetFunction: the module was unloaded");
-    for (int i = 0; i < module->entries; i++)
-        if (!strcmp(module->entry[i].name, name)) {
-            *result = &module->entry[i];
-            return leave(OK);
-        }
-    return leave(NOT_FOUND);
-}
-
-int cuModuleUnload(void *handle) {
-    ENTER();
-    struct module *module = handle;
-    if (!module->live) violation("cuModuleUnload: the module was unloaded before");
-    if (module->pending) violation("cuModuleUnload: a kernel of it did not run yet");
-    module->live = false, modules_live--;
-    return leave(OK);
-}
-
-int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
-                   unsigned shared, void *handle, void **parameters, void **extra) {
-    ENTER();
-    struct launch *launch = calloc(1, sizeof *launch);
-    for (struct module *m = modules; m; m = m->next)
-        for (int i = 0; i < m->entries; i++)
-            if (&m->entry[i] == function) launch->module = m, launch->entry = function;
-    if (!launch->module) violation("cuLaunchKernel: %p is no function", function);
-    if (!launch->module->live) violation("cuLaunchKernel: the module was unloaded");
-    if (!x || y != 1 || z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 || shared || extra)
-        return leave(INVALID);
-    launch->blocks = x, launch->block_size = block_x;
-    for (int i = 0; i < launch->entry->parameters; i++) {
-        /* As wide as the kernel says, and no byte more. */
-        memcpy(&launch->parameters[i], parameters[i], launch->entry->wide[i] ? 8 : 4);
-        if (!launch->entry->wide[i]) continue;
-        struct memory *memory = device_memory(__func__, launch->parameters[i], 1);
-        bool is_known = false;
-        for (int j = 0; j < launch->count; j++) is_known |= launch->reached[j].memory == memory;
-        if (is_known) continue;
-        memory->pending++;
-        launch->reached[launch->count++].memory = memory;
-    }
-    launch->module->pending++;
-    kernels++;
-    give(stream_of(__func__, handle),
-         (struct op){.kind = KERNEL, .launch = launch, .microseconds = (unsigned)number_of("STANDIN_KERNEL_US", 0)});
-    return leave(OK);
-}
-
-/* ---- devices ---- */
-
-int cuInit(unsigned flags) {
-    ENTER_ANYHOW();
-    if (flags) return leave(INVALID);
-    if (number_of("STANDIN_DEVICES", 1) <= 0) return leave(NO_DEVICE);
-    owner = getpid();
-    return leave(OK);
-}
-
-int cuDeviceGetCount(int *count) {
-    ENTER_ANYHOW();
-    *count = (int)number_of("STANDIN_DEVICES", 1);
-    return leave(owner ? OK : NOT_INITIALIZED);
-}
-
-int cuDeviceGet(int *device, int ordinal) {
-    ENTER_ANYHOW();
-    if (ordinal < 0 || ordinal >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
-    *device = ordinal;
-    return leave(OK);
-}
-
-int cuDeviceGetName(char *name, int size, int device) {
-    ENTER_ANYHOW();
-    if (device < 0 || device >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
-    snprintf(name, (size_t)size, "stand-in %d", device);
-    return leave(OK);
-}
-
-int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
-    ENTER_ANYHOW();
-    if (device < 0 || device >= number_of("STANDIN_DEVICES", 1)) return leave(BAD_DEVICE);
-    memset(uuid, device, 16);
-    return leave(OK);
-}
-
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    (void)attribute, (void)device;
-    ENTER_ANYHOW();
-    *value = 0;
-    return leave(OK);
-}
-
-int cuDriverGetVersion(int *version) {
-    ENTER_ANYHOW();
-    *version = 12000;
-    return leave(OK);
-}
-
-int cuDevicePrimaryCtxRetain(void **context, int device) {
-    ENTER_ANYHOW();
-    static char primary[16];
-    contexts++;
-    *context = &primary[device & 15];
-    return leave(OK);
-}
-
-int cuDevicePrimaryCtxRelease_v2(int device) {
-    (void)device;
-    ENTER_ANYHOW();
-    if (--contexts < 0) violation("cuDevicePrimaryCtxRelease: it was not retained");
-    return leave(OK);
-}
-
-int cuCtxSetCurrent(void *context) {
-    ENTER_ANYHOW();
-    current = context;
-    if (context_threads_count < 16) prctl(PR_GET_NAME, context_threads[context_threads_count++]);
-    return leave(OK);
-}
-
-int cuGetErrorName(int code, const char **name) {
-    *name = NULL;
-    if (code > UNKNOWN) return INVALID; /* as the driver does with a number that it does not know */
-    *name = code == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
-          : code == 218 ? "CUDA_ERROR_INVALID_PTX" : code == 801 ? "CUDA_ERROR_NOT_SUPPORTED" : "CUDA_ERROR_OF_THE_STAND_IN";
-    return OK;
-}
+#include "calls.h"
 
 /* ---- for tests ---- */
 
@@ -760,6 +770,15 @@ int cuGetErrorName(int code, const char **name) {
 int standin_work(void *handle, uintptr_t from, size_t bytes, unsigned microseconds) {
     ENTER();
     struct op op = {.kind = WORK, .bytes = bytes, .microseconds = microseconds / 2};
+    op.from = device_memory(__func__, from, bytes), op.from_at = from - op.from->base;
+    give(stream_of(__func__, handle), op);
+    return leave(OK);
+}
+
+/* The same, which lasts until so many copies from the host are done, in all. */
+int standin_work_until(void *handle, uintptr_t from, size_t bytes, unsigned copies) {
+    ENTER();
+    struct op op = {.kind = WORK, .bytes = bytes, .number = copies};
     op.from = device_memory(__func__, from, bytes), op.from_at = from - op.from->base;
     give(stream_of(__func__, handle), op);
     return leave(OK);

@@ -16,6 +16,8 @@ type Says = dyn Fn(usize) -> Said + Send + Sync;
 enum Said {
     Answer,
     Refusal(WireError),
+    /// An answer after so long a way.
+    Late(Duration),
     /// Nothing, ever.
     Nothing,
 }
@@ -99,6 +101,10 @@ impl UnaryService<GetStatusRequest> for Node {
             match said {
                 Said::Answer => Ok(Response::new(GetStatusResponse::default())),
                 Said::Refusal(error) => Err(error.to_status()),
+                Said::Late(after) => {
+                    tokio::time::sleep(after).await;
+                    Ok(Response::new(GetStatusResponse::default()))
+                }
                 Said::Nothing => std::future::pending().await,
             }
         })
@@ -227,6 +233,20 @@ fn a_leader_that_dies_is_left_for_the_one_that_follows_it() {
         ask(&coordinator).unwrap();
     }
     assert_eq!((stopping.times(), leader.times()), (2, 2));
+}
+
+#[test]
+fn a_leader_far_away_is_given_the_time_that_its_answers_take() {
+    // Longer than the first limit: only the first call tries in vain, until its limit has grown.
+    let (far, leader) = Node::start(|_| Said::Late(ATTEMPT_FIRST + ATTEMPT_FIRST / 5));
+    let (follows, _) = Node::follower(Some(&far));
+    let coordinator = coordinator(&[&follows, &far], LONG_MS);
+    ask(&coordinator).unwrap();
+    let tried = leader.times();
+    assert!(tried > 1, "{tried}");
+    ask(&coordinator).unwrap();
+    runtime().block_on(coordinator.once(get_status)).unwrap();
+    assert_eq!(leader.times(), tried + 2);
 }
 
 #[test]

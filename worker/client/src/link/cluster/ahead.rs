@@ -1,26 +1,33 @@
-//! What is in hand, shown to one who copies it elsewhere before it is asked for, and what that one is not done with.
+//! What is in hand: shown to one who copies it elsewhere before it is asked for, and confirmed before it is consumed.
 
-use shardfeed_agent::Delivered;
+use shardfeed_agent::LoadError;
 use shardfeed_pipeline::Batch;
 
-use super::{Cluster, Origin, Phase, Queued, Way};
+use super::{Cluster, Origin, Phase, Way};
+use crate::link::InHand;
 
 impl Cluster {
     pub(super) fn origin(&self, start: u64) -> Origin {
-        Origin { connection: self.connection, start, is_copied: false }
+        Origin { connection: self.connection, start }
     }
 
-    /// The batch that was handed out last is the first one in hand again, and counts as long as the others there.
-    pub(crate) fn put_back(&mut self, delivered: Delivered) {
-        match (self.last_origin, &mut self.way) {
-            (Some(origin), _) => {
-                let Delivered { epoch, step, skipped, batch, .. } = delivered;
-                self.queue.push_front(Queued { origin, epoch, step, batch: Some(batch), skipped });
-            }
-            (None, Way::Here(here)) => here.here.put_back(Box::new(delivered)),
-            // Read again: nothing was consumed.
-            (None, _) => self.stop(),
+    /// Whether the batch that was offered last may be consumed.
+    pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
+        // Nothing is asked for while a batch is offered, so this is no answer.
+        if self.drain()?.is_some() {
+            self.stop();
         }
+        match &self.way {
+            Way::Here(here) if self.offered.is_none() => return here.here.confirm(),
+            Way::Here(here) => here.here.check()?,
+            Way::Worker(..) | Way::Connecting(_) | Way::Opening(_) => {}
+        }
+        let is_good = self.may_hand_out();
+        Ok(match self.offered {
+            None => InHand::Gone,
+            Some(_) if is_good => InHand::Good,
+            Some(_) => InHand::Unconfirmed,
+        })
     }
 
     /// Shows what is in hand of the next `count` batches.

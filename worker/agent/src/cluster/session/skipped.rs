@@ -1,0 +1,137 @@
+//! Corrupt records that a worker's trainers met: reported to the coordinator, each once.
+
+use std::collections::BTreeSet;
+
+use shardfeed_plan::Sample;
+use shardfeed_proto::ErrorKind;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use super::Shared;
+use crate::mend::Skipped;
+
+/// Corrupt records of a job that a worker knows, about 20 bytes each; further ones are not reported.
+const KNOWN_MAX: usize = 1_000_000;
+
+/// Records of one report: as many as the coordinator accepts, and as it lists of a job.
+const REPORTED_MAX: usize = 1_000;
+
+/// Corrupt records of a job.
+#[derive(Debug, Default)]
+pub(super) struct JobSkips {
+    known: BTreeSet<Sample>,
+    /// Those that the coordinator has not acknowledged, in the order in which they were met.
+    unreported: Vec<wire::SkippedRecord>,
+}
+
+impl JobSkips {
+    /// Corrupt records that were met.
+    pub(super) fn count(&self) -> u64 {
+        self.known.len() as u64
+    }
+
+    fn add(&mut self, skipped: &Skipped) {
+        let Skipped { sample, offset, ref reason } = *skipped;
+        if self.known.len() >= KNOWN_MAX || !self.known.insert(sample) {
+            return;
+        }
+        // The coordinator lists the first ones and counts the others: those need no words.
+        let is_listed = self.unreported.len() < REPORTED_MAX;
+        self.unreported.push(wire::SkippedRecord {
+            shard: sample.shard.into(),
+            ordinal: sample.ordinal,
+            offset,
+            reason: if is_listed { reason.clone() } else { String::new() },
+            path: String::new(),
+        });
+    }
+
+    fn next_report(&self) -> Vec<wire::SkippedRecord> {
+        self.unreported.iter().take(REPORTED_MAX).cloned().collect()
+    }
+
+    /// - Returns whether more are to be reported.
+    fn acknowledged(&mut self, records: &[wire::SkippedRecord]) -> bool {
+        let sample = |record: &wire::SkippedRecord| (record.shard, record.ordinal);
+        let reported: BTreeSet<_> = records.iter().map(sample).collect();
+        self.unreported.retain(|record| !reported.contains(&sample(record)));
+        !self.unreported.is_empty()
+    }
+}
+
+impl Shared {
+    /// The coordinator will be told of corrupt records that it does not know.
+    pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
+        if skipped.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let skips = state.skipped.entry(job.to_owned()).or_default();
+        skipped.iter().for_each(|skipped| skips.add(skipped));
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Makes one report for each job that has corrupt records to report; a failed one is made again later.
+    /// - Returns whether more are to be reported at once.
+    pub(super) async fn report_skipped(&self, session: u64) -> bool {
+        let reports: Vec<_> = {
+            let state = self.lock();
+            let reports =
+                state.skipped.iter().map(|(job, skips)| (job.clone(), skips.next_report()));
+            reports.filter(|(_, records)| !records.is_empty()).collect()
+        };
+        let mut has_more = false;
+        for (job, records) in reports {
+            let result = self.coordinator.once(|mut clients, context| {
+                let (job, records) = (job.clone(), records.clone());
+                let request = wire::ReportSkippedRequest { context, session, job, records };
+                Box::pin(async move { clients.worker.report_skipped(request).await })
+            });
+            match result.await {
+                Ok(wire::ReportSkippedResponse {}) => {
+                    let mut state = self.lock();
+                    has_more |= state.skipped.entry(job).or_default().acknowledged(&records);
+                }
+                Err(error) => {
+                    tracing::debug!(job, %error, "skipped records were not reported yet");
+                    if error.kind == ErrorKind::NotFound {
+                        // The job was removed: nothing asks for them any more.
+                        self.lock().skipped.remove(&job);
+                    }
+                }
+            }
+        }
+        has_more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_one_report_holds_are_reported_once_each() {
+        let mut skips = JobSkips::default();
+        let most = REPORTED_MAX as u64;
+        let skipped = |ordinal| Skipped {
+            sample: Sample { shard: 3, ordinal },
+            offset: 0,
+            reason: "torn".to_owned(),
+        };
+        (0..2 * most + 5).for_each(|ordinal| skips.add(&skipped(ordinal)));
+        skips.add(&skipped(7));
+        assert_eq!(skips.count(), 2 * most + 5);
+        let mut ordinals = vec![];
+        loop {
+            let report = skips.next_report();
+            assert!(report.len() <= REPORTED_MAX);
+            ordinals.extend(report.iter().map(|record| record.ordinal));
+            skips.add(&skipped(most));
+            if !skips.acknowledged(&report) {
+                break;
+            }
+        }
+        assert!(ordinals.into_iter().eq(0..2 * most + 5));
+        assert!(skips.next_report().is_empty());
+    }
+}

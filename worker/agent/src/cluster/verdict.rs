@@ -1,0 +1,48 @@
+//! What a heartbeat's answer says of leases, passed on to whoever serves them.
+
+use std::sync::Arc;
+
+use shardfeed_proto::WireError;
+use shardfeed_proto::coordinator::v1 as wire;
+
+use crate::cluster::session::Served;
+use crate::control::News;
+
+/// Passes a verdict on to whoever serves that lease.
+pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
+    let Some(lease) = &verdict.lease else {
+        return;
+    };
+    for served in ranks {
+        if served.lease() == *lease {
+            let error = WireError::from_message(verdict.error.clone());
+            tracing::warn!(job = lease.job, rank = lease.rank, %error, "a lease ended");
+            served.lock().verdict = Some(error);
+            served.ring(News::Ended);
+        }
+    }
+}
+
+/// Ranks of paused jobs get nothing; those of others go on.
+pub(super) fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
+    for served in ranks {
+        let lease = served.lease();
+        let paused = pauses.iter().find(|pause| pause.lease.as_ref() == Some(&lease));
+        let note = paused.map(|pause| pause.note.clone());
+        let mut state = served.lock();
+        if state.paused == note {
+            continue;
+        }
+        match &note {
+            Some(note) => tracing::warn!(job = lease.job, rank = lease.rank, "{note}"),
+            None => tracing::info!(job = lease.job, rank = lease.rank, "a paused job goes on"),
+        }
+        state.paused = note;
+    }
+}
+
+/// A rank shall give back some of what it was granted: it asks what.
+pub(super) fn ask_back(ranks: &[Arc<Served>], revocation: &wire::Revocation) {
+    let asked = |served: &&Arc<Served>| revocation.lease == Some(served.lease());
+    ranks.iter().filter(asked).for_each(|served| served.ring(News::Revoked));
+}

@@ -1,0 +1,149 @@
+//! The file descriptors of this process: one budget for the open shards of all its loaders.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The soft limit is raised so far, or to the hard one if that is lower: it is there for programs that wait with
+/// `select`, which ours do not.
+const LIMIT_RAISED: u64 = 65_536;
+
+/// Of the process's descriptors one part in so many is for open shards,
+const SHARDS_PART: usize = 4;
+/// but no more than these.
+const SHARDS_MAX: usize = 2048;
+
+/// A loader holds at least so many shards open.
+const EACH_MIN: usize = 4;
+
+/// How many shards each loader may hold open now.
+static EACH: AtomicUsize = AtomicUsize::new(EACH_MIN);
+
+static LOADERS: Mutex<Loaders> = Mutex::new(Loaders { process: 0, all: Vec::new() });
+
+struct Loaders {
+    process: u32,
+    all: Vec<Weak<dyn Closing>>,
+}
+
+/// Open files that can be opened again when they are needed.
+pub(crate) trait Closing: Send + Sync {
+    /// Closes those that were not used for longest, at least half of them; returns how many.
+    fn close_some(&self) -> usize;
+}
+
+/// Descriptors that this process may have open, after raising the soft limit.
+pub(crate) fn limit() -> usize {
+    static RAISED: Once = Once::new();
+    RAISED.call_once(|| {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let wanted = maximum.map_or(LIMIT_RAISED, |most| most.min(LIMIT_RAISED));
+        if current.is_some_and(|now| now < wanted) {
+            // Where it is refused there are as many as before.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+        }
+    });
+    let current = getrlimit(Resource::Nofile).current;
+    usize::try_from(current.unwrap_or(LIMIT_RAISED)).unwrap_or(usize::MAX)
+}
+
+fn lock() -> MutexGuard<'static, Loaders> {
+    let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if loaders.process != std::process::id() {
+        // After a fork the loaders of the parent are not there.
+        (loaders.process, loaders.all) = (std::process::id(), Vec::new());
+    }
+    loaders.all.retain(|loader| loader.strong_count() > 0);
+    loaders
+}
+
+fn divide(loaders: &Loaders) {
+    let shards = (limit() / SHARDS_PART).min(SHARDS_MAX);
+    EACH.store((shards / loaders.all.len().max(1)).max(EACH_MIN), Ordering::Relaxed);
+}
+
+/// A loader opens shards from here on, until it is dropped.
+pub(crate) fn add(loader: &Arc<impl Closing + 'static>) {
+    let mut loaders = lock();
+    let loader = Arc::downgrade(loader);
+    loaders.all.push(loader);
+    divide(&loaders);
+}
+
+/// A loader is gone, and the others may hold more.
+pub(crate) fn removed() {
+    divide(&lock());
+}
+
+/// How many shards each loader may hold open now.
+pub(crate) fn each() -> usize {
+    EACH.load(Ordering::Relaxed)
+}
+
+/// Does what needs a descriptor; where none is left, again after shards of all loaders were closed.
+///
+/// # Errors  As `open`.
+pub(crate) fn with<T, E>(
+    mut open: impl FnMut() -> Result<T, E>,
+    is_short: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    loop {
+        match open() {
+            Err(error) if is_short(&error) && close_some() > 0 => {}
+            other => return other,
+        }
+    }
+}
+
+/// Whether the process, or the system, has no descriptor left.
+pub(crate) fn is_short(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE].into_iter().any(|short| errno == Some(short.raw_os_error()))
+}
+
+fn close_some() -> usize {
+    // Closed without the lock: a file in a loader's hands is none of ours.
+    let all: Vec<_> = lock().all.iter().filter_map(Weak::upgrade).collect();
+    all.iter().map(|loader| loader.close_some()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Loader(Mutex<usize>);
+
+    impl Closing for Loader {
+        fn close_some(&self) -> usize {
+            let mut open = self.0.lock().unwrap();
+            let closed = open.div_ceil(2);
+            *open -= closed;
+            closed
+        }
+    }
+
+    #[test]
+    fn what_finds_no_descriptor_is_tried_again_while_there_is_something_to_close() {
+        let loader = Arc::new(Loader(Mutex::new(5)));
+        add(&loader);
+        let short = || io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
+        let mut tries = 0;
+        let opened = with(
+            || {
+                tries += 1;
+                let is_closed = *loader.0.lock().unwrap() == 0;
+                is_closed.then_some(()).ok_or_else(short)
+            },
+            is_short,
+        );
+        // 5, 2, 1 and none.
+        assert!(opened.is_ok() && tries == 4, "{tries}");
+        let refused = with(|| Err::<(), _>(short()), is_short);
+        assert!(is_short(&refused.unwrap_err()));
+        let other = with(|| Err::<(), _>(io::Error::from_raw_os_error(2)), is_short);
+        assert_eq!(other.unwrap_err().raw_os_error(), Some(2));
+    }
+}

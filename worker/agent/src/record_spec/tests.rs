@@ -1,0 +1,206 @@
+//! One spec has one encoding and one digest, and an encoding is read back as what was declared.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use prost::Message;
+use serde_json::json;
+use shardfeed_proto::{RECORD_SPEC_BYTES_MAX, RECORD_SPEC_ENTRIES_MAX};
+
+use super::*;
+
+fn partition() -> impl Strategy<Value = Partition> {
+    prop_oneof![
+        "[a-z]{1,3}".prop_map(Partition::RowSplits),
+        "[a-z]{1,3}".prop_map(Partition::RowLengths),
+        "[a-z]{1,3}".prop_map(Partition::RowStarts),
+        "[a-z]{1,3}".prop_map(Partition::RowLimits),
+        "[a-z]{1,3}".prop_map(Partition::ValueRowIds),
+        (1..9_usize).prop_map(Partition::UniformRowLength),
+    ]
+}
+
+fn values(count: usize) -> impl Strategy<Value = DefaultValue> {
+    prop_oneof![
+        vec(any::<u32>(), count)
+            .prop_map(|bits| DefaultValue::Float32(bits.into_iter().map(f32::from_bits).collect())),
+        vec(any::<i64>(), count).prop_map(DefaultValue::Int64),
+        vec(vec(any::<u8>(), 0..4), count).prop_map(DefaultValue::Bytes),
+    ]
+}
+
+fn dtype() -> impl Strategy<Value = DType> {
+    prop_oneof![Just(DType::Float32), Just(DType::Int64), Just(DType::Bytes)]
+}
+
+fn feature() -> impl Strategy<Value = Feature> {
+    let fixed = vec(0..4_usize, 0..3).prop_flat_map(|shape| {
+        let count = shape.iter().product();
+        (Just(shape), dtype(), option::of(values(count)))
+    });
+    let fixed = fixed.prop_map(|(shape, dtype, default)| {
+        let dtype = default.as_ref().map_or(dtype, DefaultValue::dtype);
+        Feature::FixedLen { shape, dtype, default }
+    });
+    let sequence = (vec(1..4_usize, 0..3), dtype(), any::<bool>(), option::of(values(1)));
+    let sequence = sequence.prop_map(|(shape, dtype, allow_missing, default)| {
+        let dtype = default.as_ref().map_or(dtype, DefaultValue::dtype);
+        Feature::FixedLenSequence { shape, dtype, allow_missing, default }
+    });
+    let ragged = (dtype(), option::of("[a-z]{1,3}"), vec(partition(), 0..3));
+    let ragged = ragged.prop_map(|(dtype, value_key, partitions)| Feature::Ragged {
+        dtype,
+        value_key,
+        partitions,
+    });
+    let sparse = (dtype(), vec(("[a-z]{1,3}", 1..9_usize), 1..3), "[A-Z]{1,3}", any::<bool>());
+    let sparse = sparse.prop_map(|(dtype, places, value_key, already_sorted)| {
+        let (index_keys, size) = places.into_iter().unzip();
+        Feature::Sparse { dtype, index_keys, value_key, size, already_sorted }
+    });
+    prop_oneof![
+        fixed,
+        sequence,
+        ragged,
+        sparse,
+        dtype().prop_map(|dtype| Feature::VarLen { dtype })
+    ]
+}
+
+fn features() -> impl Strategy<Value = Vec<FeatureSpec>> {
+    let named = btree_map("[a-z/]{1,12}", feature(), 0..12);
+    named.prop_map(|named| {
+        named.into_iter().map(|(name, feature)| FeatureSpec { name, feature }).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn an_encoding_is_read_back(features in features(), lists in features(), is_sequence: bool) {
+        let parse = match is_sequence {
+            false => ParseSpec::Example(features),
+            true => ParseSpec::Sequence { context: features, lists },
+        };
+        let declared = RecordSpec::from(parse);
+        let bytes = message(&declared).encode_canonical().unwrap();
+        let read = EncodedSpec::decode(&bytes).unwrap();
+        // Equal bytes, because a default may hold a NaN.
+        prop_assert_eq!(message(&read).encode_canonical().unwrap(), bytes);
+        prop_assert_eq!(format!("{read:?}"), format!("{declared:?}"));
+    }
+
+    #[test]
+    fn the_order_of_features_does_not_count(
+        (features, shuffled) in features().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+    ) {
+        let encoded = |features: Vec<FeatureSpec>| {
+            let schema = Schema::new(RecordSpec::from(ParseSpec::Example(features))).ok()?;
+            Some(EncodedSpec::of(&schema).unwrap())
+        };
+        prop_assert_eq!(encoded(features), encoded(shuffled));
+    }
+
+    #[test]
+    fn other_bytes_are_refused_or_are_another_spec(features in features(), at: prop::sample::Index, bit in 0u8..8) {
+        let bytes = message(&RecordSpec::from(ParseSpec::Example(features))).encode_canonical().unwrap();
+        let mut other = bytes.clone();
+        other[at.index(bytes.len())] ^= 1u8 << bit;
+        if let Ok(read) = EncodedSpec::decode(&other) {
+            prop_assert_eq!(message(&read).encode_canonical().unwrap(), other);
+        }
+    }
+}
+
+#[test]
+fn every_operator_is_read_back() {
+    let table = json!({"digest": "5".repeat(64), "path": "/data/scores.sft"});
+    let operations = json!([
+        {"decode_raw": {"input": "record", "dtype": "uint8", "shape": ["height", 3], "little_endian": true, "fixed_length": 9}},
+        {"cast": {"input": "a", "dtype": "int64"}},
+        {"reshape": {"input": "a", "shape": [-1, "width"]}},
+        {"unpack_bits": {"input": "a", "bit_order": "little"}},
+        {"scale": {"input": "a", "scale": [1.0, -0.0], "offset": [0.1], "dtype": "float32"}},
+        {"normalize": {"input": "a", "mean": [116.28], "std": [57.0], "dtype": "float64"}},
+        {"transpose": {"input": "a", "perm": [1, 0]}},
+        {"slice": {"input": "a", "begin": [0, 18446744073709551615_u64], "size": [-1, 2]}},
+        {"select": {"input": "a", "axis": 0, "indices": [2, 2]}},
+        {"one_hot": {"input": "a", "depth": 4, "on": 1.0, "off": 0.0, "dtype": "uint8"}},
+        {"padded_batch": {"input": "a", "length": 5, "value": 0.0, "truncate": true}},
+        {"decode_image": {"input": "a", "channels": 3, "dtype": "uint8", "size": [2, 3]}},
+        {"crop": {"input": "a", "size": [2, 3], "offset": [0, 1]}},
+        {"random_crop": {"input": "a", "size": [2, 3]}},
+        {"random_resized_crop": {"input": "a", "scale": [0.08, 1.0], "ratio": [0.75, 1.25]}},
+        {"resize": {"input": "a", "size": [2, 3], "method": "bicubic", "antialias": true, "dtype": "float32"}},
+        {"flip": {"input": "a", "axis": "vertical", "probability": 0.5}},
+        {"layout": {"input": "a", "to": "hwc"}},
+        {"lookup": {"input": "a", "table": table, "column": "x", "dtype": "float32", "shape": [4], "missing": -1.0}},
+        {"compute": {"expression": "where(a > 0, tanh(a / 4), -1)", "dtype": "float32"}},
+    ]);
+    let operations: Vec<Operation> = serde_json::from_value(operations).unwrap();
+    let operators: Vec<Operator> = operations
+        .into_iter()
+        .map(|operation| Operator { output: "made".into(), operation })
+        .collect();
+    let declared =
+        RecordSpec { operators, outputs: Some(vec!["made".into()]), ..RecordSpec::default() };
+    let bytes = message(&declared).encode_canonical().unwrap();
+    let mut read = EncodedSpec::decode(&bytes).unwrap();
+    assert_ne!(read, declared, "the path of a table is not part of it");
+    assert!(read.place_table(&"5".repeat(64), "/data/scores.sft"));
+    assert_eq!(read, declared);
+    let text = wire::RecordSpec::decode(&bytes[..]).unwrap().to_string();
+    assert!(
+        text.starts_with("raw; made = decode_raw/1(dtype=\"uint8\", fixed_length=9, "),
+        "{text}"
+    );
+    assert!(!text.contains("/data/"), "{text}");
+}
+
+#[test]
+fn raw_records_have_one_spec() {
+    let bytes = wire::RecordSpec::raw().encode_canonical().unwrap();
+    assert_eq!(EncodedSpec::raw().bytes(), bytes);
+    assert_eq!(EncodedSpec::decode(&bytes).unwrap(), RecordSpec::default());
+}
+
+#[test]
+fn what_is_not_canonical_or_too_large_is_refused() {
+    let refused = |bytes: &[u8]| EncodedSpec::decode(bytes).unwrap_err().to_string();
+    let id = |name: &str| wire::Feature {
+        name: name.into(),
+        r#type: wire::FeatureType::Int64.into(),
+        layout: Some(Layout::VarLen(wire::VarLen {})),
+    };
+    let of = |features: Vec<wire::Feature>| wire::RecordSpec {
+        parse: Some(Parse::Example(wire::ExampleFeatures { features })),
+        ..wire::RecordSpec::raw()
+    };
+    let twice = of(vec![id("b"), id("a")]).encode_to_vec();
+    assert!(refused(&twice).contains("is not in the order of names"));
+    let mut unknown = of(vec![id("a")]).encode_to_vec();
+    unknown.extend([0x7a, 0]);
+    assert!(refused(&unknown).contains("not canonical"));
+    let later = wire::RecordSpec { version: 2, ..wire::RecordSpec::raw() }.encode_to_vec();
+    assert!(refused(&later).contains("has version 2, this software knows 1"));
+    let cast = |version, arguments: &[(&str, &str)]| {
+        let argument = |(name, text): &(&str, &str)| wire::Argument {
+            name: (*name).into(),
+            value: Some(wire::ArgumentValue { kind: Some(Kind::Text((*text).into())) }),
+        };
+        let arguments = arguments.iter().map(argument).collect();
+        let (output, kind) = ("a".into(), "cast".into());
+        let operators = vec![wire::Operator { output, kind, version, arguments }];
+        wire::RecordSpec { operators, ..wire::RecordSpec::raw() }.encode_to_vec()
+    };
+    let good = [("dtype", "int64"), ("input", "a")];
+    assert!(EncodedSpec::decode(&cast(1, &good)).is_ok());
+    assert!(refused(&cast(2, &good)).contains("operator `cast` has version 2"));
+    assert!(refused(&cast(1, &good[..1])).contains("missing field `input`"));
+    let more = [good[0], good[1], ("later", "x")];
+    assert!(refused(&cast(1, &more)).contains("arguments that this software does not know"));
+    let many = vec![wire::Feature::default(); RECORD_SPEC_ENTRIES_MAX + 1];
+    assert!(refused(&of(many).encode_to_vec()).contains("at most 65536 features and operators"));
+    let long = of(vec![id(&"x".repeat(RECORD_SPEC_BYTES_MAX))]);
+    assert!(refused(&long.encode_to_vec()).contains("at most 3145728"));
+    assert!(refused(&[0xff; 8]).contains("malformed"));
+}

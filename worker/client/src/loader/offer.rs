@@ -1,0 +1,324 @@
+//! The next batch in two phases: an offer, which its taker may look at, build on and be interrupted over, and a
+//! commit, which consumes it.
+
+use std::time::Duration;
+
+use shardfeed_agent::{Delivered, LoadError, Skipped};
+use shardfeed_pipeline::Batch;
+use shardfeed_plan::{Cursor, Planned, Position, check_epoch};
+use shardfeed_proto::ErrorKind;
+
+use super::{Entry, Loader, place};
+use crate::course::Course;
+use crate::link::{Event, InHand};
+
+/// Times that a rank that has consumed nothing starts again because others did.
+const REPLACED_MAX: u32 = 8;
+
+/// What [`Loader::next`] found.
+#[derive(Debug)]
+pub enum Next {
+    /// The next batch; it is consumed.
+    Batch(Box<Delivered>),
+    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
+    EpochEnd,
+    /// Not ready yet.
+    Pending,
+}
+
+/// What [`Loader::offer`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// The next batch is in hand, under this number, until it is consumed or withdrawn.
+    Ready(u64),
+    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
+    EpochEnd,
+    /// Not ready yet.
+    Pending,
+}
+
+/// What became of the batch in hand.
+#[derive(Debug)]
+pub enum Commit {
+    /// It is consumed: the cursor stands behind it, and the ledger has its lines. With the batch, unless that
+    /// was taken before.
+    Consumed(Option<Box<Delivered>>),
+    /// Its lease is not confirmed at the moment: it stays in hand, to be committed later.
+    Later,
+    /// It is not this rank's any more, or the loader moved: [`Loader::offer`] finds the next one.
+    Withdrawn,
+}
+
+/// The batch in hand, as its taker gets it.
+#[derive(Debug)]
+pub struct Offered {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its step in the epoch.
+    pub step: u64,
+    /// Its columns.
+    pub batch: Batch,
+    /// Where the loader stands once it is consumed.
+    pub after: Position,
+}
+
+/// What a batch counts for when it is consumed.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) epoch: u64,
+    pub(crate) step: u64,
+    pub(crate) samples: Vec<Planned>,
+    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The batch in hand.
+#[derive(Debug)]
+pub(super) struct Held {
+    number: u64,
+    head: Head,
+    /// `None` once it was taken.
+    batch: Option<Batch>,
+    /// The cursor behind it.
+    next: Cursor,
+    /// What is known of that cursor's epoch, if it is another one.
+    course: Option<Course>,
+}
+
+impl Held {
+    fn into_delivered(self) -> Option<Box<Delivered>> {
+        let Head { epoch, step, samples, skipped, .. } = self.head;
+        let batch = self.batch?;
+        Some(Box::new(Delivered { epoch, step, samples, skipped, batch }))
+    }
+}
+
+impl Loader {
+    /// Waits at most `timeout` for the next batch of the cursor's epoch, and consumes it.
+    ///
+    /// # Errors  As [`Loader::offer`] and [`Loader::commit`].
+    pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+        match self.offer(timeout)? {
+            Offer::EpochEnd => Ok(Next::EpochEnd),
+            Offer::Pending => Ok(Next::Pending),
+            Offer::Ready(_) => match self.commit()? {
+                Commit::Consumed(Some(delivered)) => Ok(Next::Batch(delivered)),
+                Commit::Consumed(None) | Commit::Later | Commit::Withdrawn => Ok(Next::Pending),
+            },
+        }
+    }
+
+    /// Waits at most `timeout` for the next batch of the cursor's epoch, and takes it in hand. Nothing is
+    /// consumed: until [`Loader::commit`] every call offers the same batch.
+    ///
+    /// # Errors  Why there is no next batch; the cursor stays, and the next call reads again.
+    pub fn offer(&mut self, timeout: Duration) -> Result<Offer, LoadError> {
+        self.check_open()?;
+        self.pace.asks();
+        if let Some(held) = &self.held {
+            return Ok(Offer::Ready(held.number));
+        }
+        let offer = self.look(timeout)?;
+        match offer {
+            Offer::Ready(_) => {}
+            Offer::EpochEnd => self.pace.rests(),
+            Offer::Pending => {
+                if let Some(waiting) = self.pace.tells() {
+                    let (epoch, step) = (self.cursor.epoch(), self.cursor.step());
+                    self.link.waits(epoch, step, waiting);
+                }
+            }
+        }
+        Ok(offer)
+    }
+
+    /// The batch in hand, until it is taken.
+    pub fn offered(&mut self) -> Option<&mut Batch> {
+        self.held.as_mut()?.batch.as_mut()
+    }
+
+    /// Takes the batch in hand out of the loader; it still has to be committed.
+    pub fn take_offered(&mut self) -> Option<Offered> {
+        let held = self.held.as_mut()?;
+        let (batch, after) = (held.batch.take()?, held.next.position());
+        Some(Offered { epoch: held.head.epoch, step: held.head.step, batch, after })
+    }
+
+    /// Shows what is ready of the next `count` batches, in sequence, for one who copies them elsewhere
+    /// before they are asked for. Never waits, starts nothing, and consumes nothing: a batch that was
+    /// shown may be dropped and come again, as another one.
+    pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        let in_hand = self.offered().into_iter().take(count).map(&mut *see).count();
+        self.link.peek(count - in_hand, see);
+    }
+
+    /// Consumes the batch in hand: checks that it is still this rank's, appends it to the ledger and moves the
+    /// cursor, all or nothing.
+    ///
+    /// # Errors  The rank was started again elsewhere, and the batch is gone; or it cannot be counted, and stays
+    /// in hand.
+    pub fn commit(&mut self) -> Result<Commit, LoadError> {
+        let Some(held) = self.held.take() else {
+            return Ok(Commit::Withdrawn);
+        };
+        match self.link.confirm() {
+            Ok(InHand::Good) => {}
+            Ok(InHand::Unconfirmed) => {
+                self.held = Some(held);
+                return Ok(Commit::Later);
+            }
+            Ok(InHand::Gone) => return Ok(Commit::Withdrawn),
+            Err(error) => {
+                self.link.stop();
+                if self.has_lapsed(&error) {
+                    return Ok(Commit::Withdrawn);
+                }
+                return self.starts_again(error).map_or(Ok(Commit::Withdrawn), Err);
+            }
+        }
+        match self.consume(&held) {
+            Ok(()) => Ok(Commit::Consumed(held.into_delivered())),
+            Err(error) => {
+                self.held = Some(held);
+                Err(error)
+            }
+        }
+    }
+
+    fn look(&mut self, timeout: Duration) -> Result<Offer, LoadError> {
+        check_epoch(self.cursor.epoch())?;
+        if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
+            return self.finish_epoch();
+        }
+        let (cursor, plans, entry) = (&self.cursor, &self.plans, self.entry);
+        let rank = self.options.rank;
+        let mut place = |in_hand| place(cursor, plans, rank, entry, in_hand);
+        let event = match self.link.poll(&mut place, timeout) {
+            Ok(event) => event,
+            Err(error) => {
+                return self.starts_again(error).map_or(Ok(Offer::Pending), Err);
+            }
+        };
+        match event {
+            Event::Pending => Ok(Offer::Pending),
+            Event::Started { generation } => {
+                self.started(generation)?;
+                Ok(Offer::Pending)
+            }
+            Event::EpochEnd { epoch, steps } => self.epoch_ended(epoch, steps),
+            Event::Batch(delivered) => self.hold(*delivered),
+        }
+    }
+
+    /// Takes a batch in hand.
+    fn hold(&mut self, delivered: Delivered) -> Result<Offer, LoadError> {
+        let Delivered { epoch, step, samples, skipped, batch } = delivered;
+        let at = (epoch, step);
+        if at != (self.cursor.epoch(), self.cursor.step()) {
+            tracing::error!(?at, "a batch came out of sequence");
+            self.link.stop();
+            return Err(LoadError::ReaderLost);
+        }
+        let mut next = self.cursor.clone();
+        next.advance(self.steps().unwrap_or(u64::MAX));
+        let ends = next.epoch() != self.cursor.epoch();
+        let course = if ends { Some(self.course_at(&next)?) } else { None };
+        let (rows, bytes) = (batch.rows as u64, batch.slot.size_bytes() as u64);
+        let head = Head { epoch, step, samples, skipped, rows, bytes };
+        self.offers += 1;
+        self.held = Some(Held { number: self.offers, head, batch: Some(batch), next, course });
+        Ok(Offer::Ready(self.offers))
+    }
+
+    /// Counts a batch as consumed, unless something keeps it from being counted.
+    fn consume(&mut self, held: &Held) -> Result<(), LoadError> {
+        let Held { head, next, course, .. } = held;
+        self.skipped.admit(head, &self.contents)?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.hand_out(self.cursor.generation(), head, &self.contents)?;
+        }
+        let demand = self.pace.gets(head);
+        self.link.took(next.epoch(), next.step(), demand);
+        let ends = course.is_some();
+        if let Some(course) = course {
+            self.course = course.clone();
+        }
+        self.cursor = next.clone();
+        (self.is_untouched, self.replaced) = (false, 0);
+        self.skipped.add(head, &self.contents);
+        if ends {
+            self.link.epoch_ended();
+        }
+        self.handed_out += 1;
+        Ok(())
+    }
+
+    /// Whether a dynamic job's lease ended in this moment: it goes on from what was consumed.
+    fn has_lapsed(&self, error: &LoadError) -> bool {
+        self.cursor.identity().is_dynamic()
+            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
+    }
+
+    /// Starts again if the other ranks were started again from where this one has consumed nothing yet, as if
+    /// it had come later; returns any other error.
+    fn starts_again(&mut self, error: LoadError) -> Option<LoadError> {
+        let is_superseded =
+            matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::Superseded);
+        if !(is_superseded && self.is_untouched && self.replaced < REPLACED_MAX) {
+            return Some(error);
+        }
+        tracing::info!(%error, "starting again, as nothing was consumed");
+        self.link.stop();
+        self.entry = Entry::Start;
+        self.replaced += 1;
+        None
+    }
+
+    fn finish_epoch(&mut self) -> Result<Offer, LoadError> {
+        let mut next = self.cursor.clone();
+        next.finish_epoch();
+        self.course = self.course_at(&next)?;
+        self.cursor = next;
+        self.link.epoch_ended();
+        Ok(Offer::EpochEnd)
+    }
+
+    /// Whoever grants says that an epoch has nothing more for this rank.
+    fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Offer, LoadError> {
+        let at = (self.cursor.epoch(), self.cursor.step());
+        if (epoch, steps) != at {
+            tracing::error!(?at, epoch, steps, "an epoch ended elsewhere");
+            self.link.stop();
+            return Err(LoadError::ReaderLost);
+        }
+        let ended = self.finish_epoch()?;
+        self.is_untouched = false;
+        self.link.stands_at(self.cursor.epoch(), self.cursor.step());
+        Ok(ended)
+    }
+
+    /// The rank has its place in a generation.
+    fn started(&mut self, generation: u64) -> Result<(), LoadError> {
+        if self.entry != (Entry::Joined { generation }) {
+            self.is_untouched = true;
+        }
+        self.entry = Entry::Joined { generation };
+        self.cursor.set_generation(generation);
+        if self.cursor.identity().is_dynamic() {
+            // Its lists are kept there alone.
+            self.cursor.set_cluster(self.link.cluster_id());
+        }
+        if let Some(ledger) = &mut self.ledger
+            && self.in_ledger != Some(generation)
+        {
+            let begun = ledger.begin(&self.cursor);
+            if begun.is_err() {
+                self.link.stop();
+            }
+            begun?;
+            self.in_ledger = Some(generation);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! What a job makes of a record, in the states of that job: so that a state of a job with other features
+//! says which of them differ. A digest alone says only that something does.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use shardfeed_agent::EncodedSpec;
+use shardfeed_plan::{Difference, JobIdentity, RECORD_SPEC_FIELD, Token, TokenError};
+use shardfeed_proto::common::v1::RecordSpec;
+
+/// Bytes of a state's JSON at most, if it is to hold the record spec.
+const STATE_BYTES_MAX: usize = 1023;
+
+/// `token` with the record spec, if both together stay below 1 KiB.
+pub(crate) fn with_spec(token: Token, spec: &EncodedSpec) -> Token {
+    let records = Some(BASE64_STANDARD_NO_PAD.encode(spec.bytes()));
+    let whole = Token { records, ..token.clone() };
+    if whole.to_json().len() <= STATE_BYTES_MAX { whole } else { token }
+}
+
+/// Refuses tokens of another job, and names the features and operators that differ where they know them.
+pub(crate) fn check_tokens(
+    tokens: &[Token],
+    identity: &JobIdentity,
+    spec: &EncodedSpec,
+) -> Result<(), TokenError> {
+    tokens.iter().try_for_each(|token| {
+        token.check_job(identity).map_err(|error| match error {
+            TokenError::OtherJob { fields } => {
+                let fields = fields.into_iter().flat_map(|field| in_detail(field, token, spec));
+                TokenError::OtherJob { fields: fields.collect() }
+            }
+            error => error,
+        })
+    })
+}
+
+fn in_detail(field: Difference, token: &Token, spec: &EncodedSpec) -> Vec<Difference> {
+    let theirs = token.records.as_deref().and_then(decoded);
+    let ours = RecordSpec::decode_canonical(spec.bytes()).ok();
+    match (field.field.as_str(), theirs, ours) {
+        (RECORD_SPEC_FIELD, Some(theirs), Some(ours)) if theirs != ours => {
+            theirs.differences(&ours)
+        }
+        _ => vec![field],
+    }
+}
+
+/// A text that is no record spec is as none: the digest has decided already.
+fn decoded(text: &str) -> Option<RecordSpec> {
+    let bytes = BASE64_STANDARD_NO_PAD.decode(text).ok()?;
+    RecordSpec::decode_canonical(&bytes).ok()
+}
