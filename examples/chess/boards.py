@@ -59,13 +59,8 @@ OPERATORS = [
 
 def loader(files: str, **options: Any) -> sf.Loader:
     """The batches: `planes` float32 [512, 8, 8, 24], `flags` float32 [512, 10], `target` float64 [512]."""
-    return sf.Loader(
-        files,
-        FEATURES,
-        operators=OPERATORS,
-        outputs=["planes", "flags", "target"],
-        **({"batch_size": BATCH} | options),
-    )
+    given: dict[str, Any] = {"batch_size": BATCH} | options
+    return sf.Loader(files, FEATURES, operators=OPERATORS, outputs=["planes", "flags", "target"], **given)
 
 
 def positions(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -93,17 +88,16 @@ def write(folder: Path, count: int, files: int = 4) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--records", type=int, default=200_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         files = write(arguments.folder or Path(temporary), arguments.records)
-        begun, rows = time.perf_counter(), 0
+        begun, rows, shape = time.perf_counter(), 0, ()
         for batch in loader(files):
-            rows += batch.rows
+            rows, shape = rows + batch.rows, batch["planes"].shape
         took = time.perf_counter() - begun
-    shape = batch["planes"].shape
     print(f"{rows:,} positions in {took:.2f} s, {rows / took:,.0f}/s; planes {shape}")
 
 

@@ -103,17 +103,17 @@ def write(folder: Path, count: int, files: int = 4) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="?", help="pattern of TFRecord files")
     parser.add_argument("--records", type=int, default=2_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         files = arguments.files or write(Path(temporary), arguments.records)
-        begun, rows = time.perf_counter(), 0
+        begun, rows, shape = time.perf_counter(), 0, ()
         for batch in loader(files):
-            rows += batch.rows
+            rows, shape = rows + batch.rows, batch["image"].shape
         took = time.perf_counter() - begun
-    print(f"{rows:,} images in {took:.2f} s, {rows / took:,.0f}/s; {batch['image'].shape}")
+    print(f"{rows:,} images in {took:.2f} s, {rows / took:,.0f}/s; {shape}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def write(folder: Path, count: int, files: int = 4) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="?", help="pattern of TFRecord files")
     parser.add_argument("--records", type=int, default=20_000)
     arguments = parser.parse_args()

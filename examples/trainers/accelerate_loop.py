@@ -48,7 +48,7 @@ def main() -> None:
 
     right = total = torch.zeros(1, dtype=torch.int64)
     test = sf.Loader(
-        args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", output="torch", job="digits-test"
+        args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, output="torch", job="digits-test"
     )
     with torch.no_grad():
         for batch in test:

@@ -14,8 +14,7 @@ from typing import Any
 import digits
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ExportableState
+from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 import shardfeed as sf
@@ -31,37 +30,26 @@ class Classifier(torch.nn.Module):
         return {"loss": (cross_entropy(logits, label, reduction="none") * valid).mean(), "logits": logits}
 
 
-class LoaderState(TrainerCallback, ExportableState):
-    """Keeps the loader's state in the trainer's (trainer_state.json)."""
+class DigitsTrainer(sf.huggingface.LoaderTrainer):
+    """Also writes down what each step was trained on."""
 
-    def __init__(self) -> None:
-        self.loader: sf.Loader | None = None
-        self.saved: dict[str, Any] | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **more: Any) -> None:
-        self.loader = train_dataloader
-        if self.saved is not None:
-            self.loader.load_state_dict(self.saved)
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"saved": self.loader and self.loader.state_dict()}}
-
-
-class DigitsTrainer(Trainer):
-    def __init__(self, data: str, seen: Path | None, **options: Any) -> None:
-        super().__init__(**options, callbacks=[LoaderState()])
-        self.data, self.seen = data, digits.Seen(seen, self.args.process_index)
-
-    def get_train_dataloader(self) -> Any:
-        return sf.Loader(
-            f"{self.data}/train-*.tfrecord", digits.FEATURES, batch_size=digits.GLOBAL_BATCH // self.args.world_size,
-            lanes=digits.LANES, tail="pad", shuffle_window=128, output="torch", job="digits",
-        )  # fmt: skip
+    def __init__(self, seen: Path | None, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen = digits.Seen(seen, self.args.process_index)
 
     def training_step(self, model: torch.nn.Module, inputs: Any, *more: Any) -> torch.Tensor:
         self.seen.add(self.state.global_step, inputs["index"][inputs.valid])
-        needed = {"image": inputs["image"], "label": inputs["label"], "valid": inputs.valid}
-        return super().training_step(model, needed, *more)
+        return super().training_step(model, inputs, *more)
+
+
+def model_inputs(batch: sf.Batch) -> dict[str, torch.Tensor]:
+    return {"image": batch["image"], "label": batch["label"], "valid": batch.valid}
+
+
+def accuracy(given: EvalPrediction) -> dict[str, float]:
+    label, valid = given.label_ids
+    right = given.predictions.argmax(1) == label
+    return {"accuracy": float(right[valid].mean()), "images": int(valid.sum())}
 
 
 def main() -> None:
@@ -70,26 +58,33 @@ def main() -> None:
     arguments = TrainingArguments(
         str(args.checkpoint), num_train_epochs=args.epochs, learning_rate=3e-3, lr_scheduler_type="constant",
         save_steps=digits.SAVE_EVERY, save_total_limit=2, seed=1, use_cpu=True, report_to="none", disable_tqdm=True,
-        logging_strategy="no",
+        logging_strategy="no", label_names=["label", "valid"],
         # The loader stands where the checkpoint was made; nothing is to be read again in order to be skipped.
         ignore_data_skip=True, restore_callback_states_from_checkpoint=True,
     )  # fmt: skip
-    trainer = DigitsTrainer(args.data, args.seen, model=Classifier(), args=arguments)
+
+    def train_loader() -> sf.Loader:
+        return sf.Loader(
+            f"{args.data}/train-*.tfrecord", digits.FEATURES, batch_size=digits.GLOBAL_BATCH // arguments.world_size,
+            lanes=digits.LANES, tail="pad", shuffle_window=128, output="torch", job="digits",
+        )  # fmt: skip
+
+    def eval_loader() -> sf.Loader:
+        return sf.Loader(
+            args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, output="torch",
+            job="digits-test",
+        )  # fmt: skip
+
+    trainer = DigitsTrainer(
+        args.seen, model=Classifier(), args=arguments, train_loader=train_loader, eval_loader=eval_loader,
+        model_inputs=model_inputs, compute_metrics=accuracy,
+    )  # fmt: skip
     last = get_last_checkpoint(args.checkpoint) if args.checkpoint.exists() else None
     trainer.train(resume_from_checkpoint=last)
 
+    result = trainer.evaluate()
     if trainer.is_world_process_zero():
-        test = sf.Loader(
-            args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", output="torch", rank=0, world_size=1,
-            job="digits-test",
-        )  # fmt: skip
-        right = total = 0
-        with torch.no_grad():
-            for batch in test:
-                answer = trainer.model(batch["image"], batch["label"], batch.valid)["logits"].argmax(1)
-                right += int((batch.valid & (answer == batch["label"])).sum())
-                total += int(batch.valid.sum())
-        print(f"accuracy {right / total:.3f} of {total} images")
+        print(f"accuracy {result['eval_accuracy']:.3f} of {result['eval_images']} images")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def step(weights: Any, optimizer: Any, batch: Any) -> Any:
 
 def accuracy(weights: Any, file: str) -> tuple[float, int]:
     test = sf.Loader(
-        file, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", rank=0, world_size=1, job="digits-test"
+        file, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, rank=0, world_size=1, job="digits-test"
     )
     right = total = 0
     for batch in test:
@@ -90,7 +90,8 @@ def main() -> None:
         for epoch in loader.epochs(args.epochs):
             for batch in epoch:
                 seen.add(steps, batch["index"][batch.valid])
-                state = step(*state, sf.jax.global_batch(batch, parted, valid="valid"))
+                weights, moments = state
+                state = step(weights, moments, sf.jax.global_batch(batch, parted, valid="valid"))
                 steps += 1
                 if steps % digits.SAVE_EVERY == 0:
                     kinds = ocp.args.Composite(

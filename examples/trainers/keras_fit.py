@@ -26,7 +26,7 @@ class Resumable(keras.Model):
 
     def __init__(self, inputs: Any, outputs: Any, seen: Path | None) -> None:
         super().__init__(inputs, outputs)
-        self.state_of_loader = tf.Variable("", trainable=False)
+        self.state_of_loader = tf.Variable(tf.constant(""), trainable=False)
         self.seen = seen
 
     def train_step(self, element: Any) -> Any:
@@ -70,18 +70,13 @@ def main() -> None:
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(args.checkpoint), max_to_keep=2)
     if manager.latest_checkpoint:
         manager.restore_or_initialize()
-        loader.load_state_dict(model.state_of_loader.numpy().decode())
-    dataset = loader.as_tf_dataset(valid="valid", state="state")
-    options = {"callbacks": [Save(manager)], "shuffle": False, "verbose": 0}
-    if loader.step:
-        # Keras wants one length for all epochs of a fit, so the rest of an epoch is a fit of its own.
-        rest, epoch = len(loader) - loader.step, loader.epoch
-        model.fit(dataset.prefetch(2), steps_per_epoch=rest, initial_epoch=epoch, epochs=epoch + 1, **options)
-    # One pass is one epoch, and Keras is to begin the next one without leaving elements behind: hence repeat().
-    dataset = dataset.repeat().prefetch(2)
-    model.fit(dataset, steps_per_epoch=len(loader), initial_epoch=loader.epoch, epochs=args.epochs, **options)
+        loader.load_state_dict(bytes(model.state_of_loader.numpy()).decode())
+    # The first epoch may be the rest of one.
+    arguments = sf.keras.fit_arguments(loader, args.epochs, valid="valid", state="state")
+    arguments["callbacks"].append(Save(manager))
+    model.fit(**arguments, verbose=0)
 
-    test = sf.Loader(args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", job="digits-test")
+    test = sf.Loader(args.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, job="digits-test")
     images = sum(int(batch.valid.sum()) for batch in test)
     pairs = test.as_tf_dataset(valid="valid").map(lambda each: (each["image"], each["label"], each["valid"]))
     result = model.evaluate(pairs, verbose=0, return_dict=True)

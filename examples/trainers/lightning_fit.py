@@ -36,7 +36,7 @@ class Digits(L.LightningDataModule):
 
     def test_dataloader(self) -> sf.Loader:
         return sf.Loader(
-            self.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", output="torch", job="digits-test"
+            self.test, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, output="torch", job="digits-test"
         )
 
 

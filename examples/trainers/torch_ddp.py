@@ -60,7 +60,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, file: str) -> tuple[float, int]:
     test = sf.Loader(
-        file, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", output="torch", rank=0, world_size=1,
+        file, digits.FEATURES, batch_size=50, shuffle=False, tail="pad", restart=True, output="torch", rank=0, world_size=1,
         job="digits-test",
     )  # fmt: skip
     right = total = 0

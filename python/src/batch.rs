@@ -1,9 +1,10 @@
 //! A batch, as Python's `Batch` sees it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use shardfeed_embedded::Delivered;
+use shardfeed_embedded::Offered;
 use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 use shardfeed_plan::Position;
@@ -17,8 +18,10 @@ use crate::device::{self, DeviceArray, Lent, device_error};
 pub(crate) struct NativeBatch {
     /// `None`: everything is on the device.
     slot: Option<Arc<SharedSlot>>,
-    /// Until it was copied from there.
+    /// Its place on the device, as long as that is its.
     lent: Mutex<Option<Arc<Lent>>>,
+    /// That place is given back once the batch is consumed: until then it may be asked for again.
+    is_released: AtomicBool,
     columns: Vec<ColumnData>,
     valid: BufferRange,
     shards: BufferRange,
@@ -35,8 +38,8 @@ pub(crate) struct NativeBatch {
 
 impl NativeBatch {
     /// - `with_provenance`: whether it is asked which records it is made of.
-    pub(crate) fn new(delivered: Delivered, after: Position, with_provenance: bool) -> Self {
-        let Delivered { epoch, step, batch, .. } = delivered;
+    pub(crate) fn new(offered: Offered, with_provenance: bool) -> Self {
+        let Offered { epoch, step, batch, after } = offered;
         let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
         let lent = device::lent(&mut slot);
         let is_dense = |column: &ColumnData| {
@@ -44,8 +47,15 @@ impl NativeBatch {
         };
         let is_elsewhere = lent.is_some() && !with_provenance && columns.iter().all(is_dense);
         let slot = (!is_elsewhere).then(|| Arc::new(slot));
-        let lent = Mutex::new(lent);
-        Self { slot, lent, columns, valid, shards, ordinals, rows, epoch, step, after }
+        let (lent, is_released) = (Mutex::new(lent), AtomicBool::new(false));
+        Self { slot, lent, is_released, columns, valid, shards, ordinals, rows, epoch, step, after }
+    }
+
+    /// The batch is consumed: nobody asks for its place on the device again if that was released.
+    pub(crate) fn consumed(&self) {
+        if self.is_released.load(Ordering::Relaxed) {
+            drop(self.lent().take());
+        }
     }
 
     fn buffer(&self, range: BufferRange, item: Item) -> PyResult<NativeBuffer> {
@@ -94,18 +104,20 @@ impl NativeBatch {
         lent.map_or(vec![], |lent| device::arrays(&lent, &self.columns, self.rows))
     }
 
-    /// Copies these arrays to addresses on their device, in the order of a stream (a `CUstream`), and gives
-    /// the batch's place there back.
+    /// Copies these arrays to addresses on their device, in the order of a stream (a `CUstream`), and releases
+    /// the batch's place there.
     fn copy_out(&self, py: Python<'_>, targets: Vec<u64>, stream: u64) -> PyResult<()> {
-        let Some(lent) = self.lent().take() else {
+        let Some(lent) = self.lent().clone() else {
             return Err(pyo3::exceptions::PyRuntimeError::new_err("this batch was copied already"));
         };
-        py.detach(|| lent.copy_out(&targets, stream)).map_err(|error| device_error(py, &error))
+        py.detach(|| lent.copy_out(&targets, stream)).map_err(|error| device_error(py, &error))?;
+        self.release();
+        Ok(())
     }
 
-    /// Gives the batch's place on the device back, but for what arrays view.
+    /// Gives the batch's place on the device back as soon as the batch is consumed, but for what arrays view.
     fn release(&self) {
-        drop(self.lent().take());
+        self.is_released.store(true, Ordering::Relaxed);
     }
 }
 

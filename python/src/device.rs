@@ -246,8 +246,9 @@ impl DeviceArray {
     }
 
     /// As CuPy, Numba and others take it, version 3. Its stream is that of `for_stream`, else the legacy default stream,
-    /// which then comes after the copy: whoever takes it lets its own come after that. Nobody says which stream that is,
-    /// so such a batch is used again when nothing runs on the device that was begun before it was given back.
+    /// which then comes after the copy: whoever takes it lets its own come after that. Such a batch is used again after
+    /// what was queued before it was given back on that stream and, if it is the default one, on those that it waits for;
+    /// work on a non-blocking stream must be over by then, or name its stream by `for_stream`.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Some(kind) = type_text(self.dtype) else {
@@ -260,9 +261,6 @@ impl DeviceArray {
         let number = self.stream.unwrap_or(LEGACY);
         let stream = ConsumerStream::from_dlpack(Some(number)).map_err(failed)?;
         self.read(py, stream).map_err(failed)?;
-        if self.stream.is_none() {
-            self.read(py, ConsumerStream::Unknown).map_err(failed)?;
-        }
         let address = if self.place.len == 0 { 0 } else { self.address() };
         let dict = PyDict::new(py);
         dict.set_item("shape", self.shape(py)?)?;

@@ -45,7 +45,6 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Wire(error) => return wire_error(py, error),
         LoadError::Table(_) => return wire_error(py, &error.to_wire()),
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
-        LoadError::Cache { .. } => ("CacheError", None),
         LoadError::Token(_) => ("TokenError", None),
         LoadError::Device(_) => ("DeviceError", None),
         LoadError::Plan(_)
@@ -53,6 +52,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         | LoadError::Schema(_)
         | LoadError::Memory(_)
         | LoadError::BatchTooLarge(..)
+        | LoadError::Descriptors { .. }
         | LoadError::Option(_) => ("ConfigError", None),
         _ => ("ShardfeedError", None),
     };
@@ -67,7 +67,6 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Data => "DataError",
         ErrorKind::Feature => "FeatureError",
         ErrorKind::NotFound => "DatasetNotFoundError",
-        ErrorKind::Cache => "CacheError",
         ErrorKind::Token => "TokenError",
         ErrorKind::Invalid | ErrorKind::Memory => "ConfigError",
         ErrorKind::Identity => "JobIdentityError",
@@ -75,7 +74,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Superseded => "SupersededError",
         ErrorKind::Cancelled => "JobCancelledError",
         ErrorKind::Denied => "DeniedError",
-        ErrorKind::Fenced => "FencedError",
+        ErrorKind::Fenced | ErrorKind::Replaced => "FencedError",
         ErrorKind::Retry
         | ErrorKind::NotLeader
         | ErrorKind::Unreachable

@@ -13,6 +13,7 @@ mod changes;
 mod device;
 
 mod batch;
+mod epoch;
 mod loader;
 
 mod records;
@@ -20,21 +21,25 @@ mod records;
 mod table;
 
 use pyo3::prelude::*;
-use shardfeed_pipeline::JpegDecoder;
+use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 
-/// Ids of the decoders of JPEGs that this build has, for `decode_image(decoder=...)`.
+/// What this build decodes images with: the version of the pixel contract, which jobs pin, and the library that
+/// decodes JPEGs.
 #[pyfunction]
-fn decoders() -> Vec<&'static str> {
-    JpegDecoder::built().map(JpegDecoder::name).collect()
+fn decoders() -> [&'static str; 2] {
+    [PIXEL_CONTRACT, JPEG_LIBRARY]
 }
 
 /// The native half of `shardfeed`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // A process that logs by itself keeps what it has set up; a wrong variable must not end an import.
-    let _ = shardfeed_telemetry::init("warn");
+    // What is waited for is said by exceptions and by Python's logging.
+    let _ = shardfeed_telemetry::init("warn,shardfeed_waiting=off");
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("EPOCHS", shardfeed_plan::EPOCHS)?;
     module.add_class::<loader::NativeLoader>()?;
+    module.add_class::<epoch::NativeEpoch>()?;
     module.add_class::<batch::NativeBatch>()?;
     module.add_class::<buffer::NativeBuffer>()?;
     module.add_class::<device::DeviceArray>()?;

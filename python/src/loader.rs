@@ -8,21 +8,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat};
 use shardfeed_device::Device;
 use shardfeed_embedded::{
-    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions,
-    Next, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
+    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, DoubtPolicy, GrantStats, LoadError,
+    Loader, LoaderOptions, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
 };
-use shardfeed_pipeline::{Batch, ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
+use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
 use shardfeed_plan::{Corrupt, Mode, Tail, Token};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
 use crate::batch::NativeBatch;
 use crate::changes::{Changes, Made};
-use crate::device::{self, Ahead, device_error, lend};
+use crate::device::{self, Ahead, device_error};
+use crate::epoch::Turn;
 use crate::errors::{load_error, named};
-
-/// How long a wait goes on before signals are looked at.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// A column as Python gets to know it: name, kind, dtype, shape.
 type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
@@ -39,13 +37,15 @@ pub(crate) fn default_budget_bytes() -> u64 {
 /// One rank's loader. Every call gives the interpreter's lock away before it takes the loader's.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeLoader {
-    /// `None` once closed.
+    /// `None` only while it is dropped.
     loader: Arc<Mutex<Option<Loader>>>,
+    /// Which thread takes the next batch, and what it has in hand.
+    pub(crate) turn: Turn,
     /// Where batches are to be, if not on the host.
-    device: Option<Device>,
+    pub(crate) device: Option<Device>,
     /// What columns are there.
-    made: Arc<Made>,
-    with_provenance: bool,
+    pub(crate) made: Arc<Made>,
+    pub(crate) with_provenance: bool,
     process: u32,
 }
 
@@ -55,20 +55,23 @@ impl NativeLoader {
         self.loader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses a forked child.
+    pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let message = "this loader was made in another process: its threads do not survive a fork; make \
+                       the loader after forking (torch's DataLoader: num_workers=0)";
+        Err(named(py, "ShardfeedError", message))
+    }
+
     /// Runs `call` on the loader, without the interpreter's lock.
-    fn with<T: Send>(
+    pub(crate) fn with<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut Loader) -> Result<T, LoadError> + Send,
     ) -> PyResult<T> {
-        if self.process != std::process::id() {
-            return Err(named(
-                py,
-                "ShardfeedError",
-                "this loader was made in another process: its threads do not survive a fork; make \
-                 the loader after forking (torch's DataLoader: num_workers=0)",
-            ));
-        }
+        self.check_process(py)?;
         let result = py.detach(|| self.lock().as_mut().map(call));
         match result {
             Some(result) => result.map_err(|error| load_error(py, &error)),
@@ -84,9 +87,7 @@ impl NativeLoader {
         py: Python<'_>,
         call: impl FnOnce(&mut Loader, Watch<'_>) -> Result<T, LoadError> + Send,
     ) -> PyResult<T> {
-        if self.process != std::process::id() {
-            return self.with(py, |_| Err(LoadError::Interrupted));
-        }
+        self.check_process(py)?;
         let result = watched(py, |progress| {
             let mut loader = self.lock();
             match loader.as_mut() {
@@ -154,36 +155,8 @@ impl NativeLoader {
             device.follow(Box::new(Ahead(Arc::downgrade(&loader))));
         }
         let made = Arc::new(made);
-        Ok(Self { loader, device, made, with_provenance, process: std::process::id() })
-    }
-
-    /// The next batch of `epoch`, or `None` if the loader stands in another one.
-    fn next(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<NativeBatch>> {
-        let device = self.device.as_ref();
-        device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
-        // A GPU may be busy for ever: the wait for it, too, is one that a signal ends.
-        let mut prepare = |batch: &mut Batch| {
-            device.map_or(Ok(true), |device| lend(device, &self.made, batch, SIGNALS_EVERY))
-        };
-        loop {
-            let next = self.with(py, |loader| {
-                if loader.cursor().epoch() != epoch {
-                    return Ok((Next::EpochEnd, loader.cursor().position()));
-                }
-                let next = loader.next_after(SIGNALS_EVERY, &mut prepare)?;
-                Ok((next, loader.cursor().position()))
-            })?;
-            match next {
-                (Next::Batch(delivered), after) => {
-                    if let Some(device) = device {
-                        device.look();
-                    }
-                    return Ok(Some(NativeBatch::new(*delivered, after, self.with_provenance)));
-                }
-                (Next::EpochEnd, _) => return Ok(None),
-                (Next::Pending, _) => py.check_signals()?,
-            }
-        }
+        let (turn, process) = (Turn::default(), std::process::id());
+        Ok(Self { loader, turn, device, made, with_provenance, process })
     }
 
     /// Columns in the order of a batch's, as they are where batches are.
@@ -212,6 +185,15 @@ impl NativeLoader {
         self.with(py, |loader| loader.set_epoch(epoch))
     }
 
+    /// Moves to the beginning of `epoch`, also right after loading a state of it.
+    fn restart(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |loader| {
+            // The first one right after loading a state keeps its step.
+            loader.set_epoch(epoch)?;
+            loader.set_epoch(epoch)
+        })
+    }
+
     /// Deals the rest of the epoch anew, from `step` on; returns the rank and the batch size.
     #[pyo3(signature = (step, world_size, rank))]
     fn redeal(
@@ -229,13 +211,13 @@ impl NativeLoader {
 
     /// The token of the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |loader| Ok(loader.cursor().token().to_json()))
+        self.with(py, |loader| Ok(loader.token().to_json()))
     }
 
     /// The token after a batch, as JSON.
     fn state_after(&self, py: Python<'_>, batch: &Bound<'_, NativeBatch>) -> PyResult<String> {
         let after = batch.get().after.clone();
-        self.with(py, |loader| Ok(loader.cursor().token_at(&after).to_json()))
+        self.with(py, |loader| Ok(loader.token_at(&after).to_json()))
     }
 
     /// Goes on from one token, or from those of all ranks.
@@ -316,19 +298,25 @@ impl NativeLoader {
         Ok((text, finding.sentence()))
     }
 
-    /// Stops reading ahead and lets go of everything but batches that are in use.
-    fn close(&self, py: Python<'_>) {
+    /// Stops reading ahead and lets go of everything but batches that are in use; what is asked of the loader
+    /// is answered as it stood.
+    /// - `failure`: the error that ends the training; `None`: it is done.
+    #[pyo3(signature = (failure = None))]
+    fn close(&self, py: Python<'_>, failure: Option<&str>) {
         if self.process != std::process::id() {
             // After a fork the loader's lock may be held by a thread that is not there.
             return;
         }
-        let loader = py.detach(|| self.lock().take());
         py.detach(|| {
+            let mut loader = self.lock();
             if let Some(device) = &self.device {
                 device.close();
             }
-            drop(loader);
+            if let Some(loader) = loader.as_mut() {
+                loader.close(failure);
+            }
         });
+        self.turn.forget();
     }
 }
 
@@ -366,14 +354,16 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
         dict.set_item("store_bytes", remote.bytes)?;
         dict.set_item("cached_bytes", remote.cached_bytes)?;
     }
-    if let Some((granted, lookahead)) = stats.granted {
+    if let Some(GrantStats { granted, lookahead, horizon_waits }) = stats.granted {
         dict.set_item("granted", granted)?;
         dict.set_item("lookahead", lookahead)?;
+        dict.set_item("horizon_waits", horizon_waits)?;
     }
     dict.set_item("slots", stats.slots.slots)?;
     dict.set_item("slots_in_use", stats.slots.in_use)?;
     dict.set_item("slot_bytes", stats.slots.bytes)?;
     dict.set_item("slots_mapped_total", stats.slots.mapped_total)?;
+    dict.set_item("suspect_images", stats.account.since_start.suspect_images)?;
     dict.set_item("wait_seconds", stats.waited.as_secs_f64())?;
     let account = serde_json::to_string(&stats.account).expect("an account is plain data");
     dict.set_item("account", account)
@@ -435,6 +425,10 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
                 None => CacheChoice::Environment,
             },
             bytes: get("cache_bytes")?.extract()?,
+        },
+        doubt: DoubtPolicy {
+            is_drop: get("in_doubt")?.extract::<String>()? == "drop",
+            grace: Duration::from_secs_f64(get("in_doubt_grace")?.extract()?),
         },
     })
 }
@@ -565,7 +559,10 @@ impl ScanBar {
         bar.set_message(match state.stage {
             _ if !note.is_empty() => format!("{note}; waiting"),
             ScanStage::Waiting => "another process indexes these files, waiting".to_owned(),
-            ScanStage::Listing => "asking the store for its files".to_owned(),
+            ScanStage::Listing if state.files > 0 => {
+                format!("looking at files, {} done", state.files)
+            }
+            ScanStage::Listing => "listing the files".to_owned(),
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
         Ok(())

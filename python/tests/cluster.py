@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -21,11 +22,22 @@ DEADLINE_S = 30.0
 
 
 class Server:
-    """One process of the cluster. It says on its standard output when it is ready."""
+    """One process of the cluster. It says on its standard output when it is ready.
 
-    def __init__(self, name: str, arguments: list[str], log: Path, env: dict[str, str]) -> None:
+    `inside`: what a command begins with that runs on another host than this one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        log: Path,
+        env: dict[str, str],
+        inside: Sequence[str] = (),
+    ) -> None:
         assert BINARY.exists(), f"{BINARY} is missing: `make build` makes it"
         self.name, self.arguments, self.log, self.env = name, arguments, log, env
+        self.inside = inside
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = ""
 
@@ -33,7 +45,7 @@ class Server:
         """Starts it and waits until it is ready; returns what it says then."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [BINARY, *self.arguments],
+                [*self.inside, BINARY, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

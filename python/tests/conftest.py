@@ -122,6 +122,15 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(params=["embedded", "cluster"])
+def env(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What makes loaders of a program read in their process, or from a worker."""
+    if request.param == "embedded":
+        return {}
+    running: cluster.Cluster = request.getfixturevalue("small_cluster")
+    return running.variables(f"interrupts-{uuid.uuid4().hex[:8]}")
+
+
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
     import stores
@@ -177,8 +186,11 @@ def loader(dataset: Dataset, **options: Any) -> sf.Loader:
         "features": FEATURES,
         "batch_size": 4,
         "shuffle_window": 16,
-        "interleave": 3,
+        # Without shuffle the files in their order, if a test does not say otherwise.
+        "interleave": 3 if options.get("shuffle", True) else 1,
         "seed": 7,
+        # Many a test takes a batch here and a batch there.
+        "restart": False,
     }
     return sf.Loader(dataset.pattern, **(defaults | options))
 

@@ -5,10 +5,12 @@ With the stand-in for the driver (worker/device/tests/standin), which has `stand
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +55,17 @@ def wait_for_the_thread() -> None:
 
 
 class Stream:
-    """A stream of this thread, which is the only one that uses the driver here beside the loader's."""
+    """A stream of this thread, which is the only one that uses the driver here beside the loader's.
 
-    def __init__(self) -> None:
+    `blocking=False`: the legacy default stream does not wait for it. Such are torch's.
+    """
+
+    def __init__(self, blocking: bool = True) -> None:
         context, self.handle = ctypes.c_void_p(), ctypes.c_void_p()
         call("cuInit", 0)
         call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         call("cuCtxSetCurrent", context)
-        call("cuStreamCreate", ctypes.byref(self.handle), 0)
+        call("cuStreamCreate", ctypes.byref(self.handle), 0 if blocking else 1)
 
     @property
     def number(self) -> int:
@@ -88,6 +93,14 @@ class Stream:
         call("cuEventRecord", event, ctypes.c_void_p(other))
         call("cuStreamWaitEvent", self.handle, event, 0)
         call("cuEventDestroy_v2", event)
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """Captures a graph, as `torch.cuda.graph` does by default (`capture_error_mode="global"`)."""
+        graph = ctypes.c_void_p()
+        call("cuStreamBeginCapture_v2", self.handle, 0)
+        yield
+        call("cuStreamEndCapture", self.handle, ctypes.byref(graph))
 
     def close(self) -> None:
         call("cuStreamSynchronize", self.handle)

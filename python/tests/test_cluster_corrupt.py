@@ -93,6 +93,20 @@ def test_what_was_skipped_is_counted_where_it_was_consumed(
     epoch(running, where["job"], 0, skipped=2, delivered=78, lost=0)
 
 
+@pytest.mark.parametrize("mode", ["deterministic", "dynamic"])
+def test_more_than_are_listed_are_counted(running: Cluster, where: dict[str, Any], tmp_path: Path, mode: str) -> None:
+    dataset = make_dataset(tmp_path / "data", [900, 900])
+    bad = [(shard, ordinal) for shard in (0, 1) for ordinal in range(0, 900, 3)]
+    more = [(shard, ordinal + 1) for shard, ordinal in bad]
+    damage(dataset, bad + more)
+    options = {"batch_size": 30, "shuffle": False, "corrupt": "skip-record", "corrupt_budget": 1.0, "mode": mode}
+    with loader(dataset, tail="pad" if mode == "deterministic" else "uneven", **options, **where) as each:
+        got = sum(int(batch.valid.sum()) for batch in each)
+    assert got == 600
+    found = epoch(running, where["job"], 0, skipped=1200, delivered=600, lost=0)
+    assert len(found["skipped_records"]) == 1000
+
+
 def test_a_dataset_is_registered_with_its_policy(running: Cluster, dataset: Dataset) -> None:
     flip(dataset.file(2), record_offsets(dataset.file(2))[17] + 1)
     damage(dataset, [(4, 3)])
@@ -137,13 +151,10 @@ def test_a_list_of_whole_files_is_a_dataset_without_anything_to_skip(
             assert each.skipped == [] and sorted(got) == sorted(whole)
 
 
-@pytest.mark.parametrize("tail", ["uneven", "pad"])
-def test_a_dynamic_job_skips_as_well(
-    running: Cluster, where: dict[str, Any], dataset: Dataset, tail: str
-) -> None:
+def test_a_dynamic_job_skips_as_well(running: Cluster, where: dict[str, Any], dataset: Dataset) -> None:
     damage(dataset)
     bad = {shard * 1000 + ordinal for shard, ordinal in BAD}
-    options = where | {"mode": "dynamic", "tail": tail, "corrupt": "skip-record"}
+    options = where | {"mode": "dynamic", "corrupt": "skip-record"}
     with loader(dataset, **options) as each:
         got = [row for batch in each for row in rows(batch)]
         assert each.stats()["skipped"] == len(BAD)

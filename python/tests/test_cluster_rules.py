@@ -98,7 +98,7 @@ def test_the_job_of_another_identity_is_refused_with_each_difference_and_both_va
         ("block_length", "1", "2"), ("lanes", "1", "2"), ("tail", "drop", "pad"),
     ]:  # fmt: skip
         assert f"{field} is {there} there and {here} here" in message
-    assert "operators is " in message and where["job"] in message
+    assert "feature `image` is " in message and where["job"] in message
     assert "content" not in message
 
 
@@ -244,6 +244,28 @@ def test_a_late_rank_of_an_old_run_is_superseded(dataset: Dataset, where: dict[s
         # The new run is not disturbed by it.
         expected = embedded(dataset, **two, rank=0)
         assert take(each, 3) == expected[1:4]
+
+
+def test_an_older_loader_of_a_rank_gives_nothing_once_another_one_has_started(
+    running: Cluster, dataset: Dataset, where: dict[str, Any]
+) -> None:
+    """On one worker at once, also of what it has in hand."""
+    expected = embedded(dataset, batch_size=1)
+    state = None
+    for round_ in range(20):
+        with loader(dataset, **where, batch_size=1, prefetch=8, resume=state) as first:
+            assert take(first, 2) == expected[4 * round_ : 4 * round_ + 2]
+            iterator, state = iter(first), first.state_dict()
+            # One that starts elsewhere than where the coordinator knows the rank begins a new generation.
+            until(lambda: cursors(running, where["job"]) == {0: (0, 4 * round_ + 2)}, "it is known")  # noqa: B023
+            with loader(dataset, **where, batch_size=1, resume=state) as second:
+                assert take(second, 2) == expected[4 * round_ + 2 : 4 * round_ + 4]
+                # Asked again it says so again.
+                for _ in range(3):
+                    with pytest.raises(sf.FencedError):
+                        next(iterator)
+                assert first.state_dict() == state
+                state = second.state_dict()
 
 
 def test_resume_latest_begins_where_all_ranks_stand(

@@ -28,7 +28,7 @@ def batch(tmp_path: Path) -> sf.Batch:
         "s": sf.VarLenFeature("string"),
         "pair": sf.FixedLenFeature((2,), "string"),
         "id": sf.FixedLenFeature((), "int64"),
-        "opt": sf.FixedLenFeature((2,), "int64", default_value=5),
+        "opt": sf.FixedLenFeature((2,), "int64", default_value=[5, 6]),
         "name": sf.FixedLenFeature((), "string", default_value="none"),
     }
     path = str(tmp_path / "x.tfrecord")
@@ -64,7 +64,37 @@ def test_strings(batch: sf.Batch) -> None:
 
 
 def test_defaults(batch: sf.Batch) -> None:
-    assert batch["opt"].tolist() == [[5, 5], [5, 5], [9, 8]]
+    assert batch["opt"].tolist() == [[5, 6], [5, 6], [9, 8]]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
+def test_a_default_has_as_many_values_as_the_shape(tmp_path: Path, dtype: str) -> None:
+    """As TensorFlow 2.21: any nesting of that many values; of none, the feature is required."""
+    values: list[Any] = [b"a", b"b", b"c", b"d"] if dtype == "string" else [1, 2, 3, 4]
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write({"other": 1})
+        writer.write({"other": 1, "x": values})
+    path = str(tmp_path / "x.tfrecord")
+
+    def load(shape: Any, default: Any) -> Any:
+        return next(iter(sf.Loader(path, {"x": sf.FixedLenFeature(shape, dtype, default)}, batch_size=1, shuffle=False)))["x"]
+
+    assert list(np.ravel(load((2, 2), values)[0])) == list(np.ravel(load((4,), [values[:2], values[2:]])[0])) == values
+    assert load((1, 1), values[0])[0][0][0] == values[0]
+    for shape, default in (((2,), values[0]), ((2,), values[:1]), ((2, 2), values[:2]), ((), []), ((0,), values[0])):
+        count = 0 if default == [] else len(default) if isinstance(default, list) else 1
+        with pytest.raises(sf.ConfigError, match=f"default_value has {count} values, and shape .* holds"):
+            load(shape, default)
+    with pytest.raises(sf.FeatureError, match="x"):
+        load((0,), [])
+
+
+def test_an_empty_shape_with_an_empty_default(tmp_path: Path) -> None:
+    record = bytes.fromhex("0a090a070a017812021a00")  # a tf.train.Example whose feature x is an empty int64 list
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write(record)
+    features = {"x": sf.FixedLenFeature((0,), "int64", default_value=[])}
+    assert next(iter(sf.Loader(str(tmp_path / "x.tfrecord"), features, batch_size=1)))["x"].shape == (1, 0)
 
 
 def test_a_batch_is_a_mapping(batch: sf.Batch) -> None:
@@ -72,8 +102,9 @@ def test_a_batch_is_a_mapping(batch: sf.Batch) -> None:
     assert dict(batch)["id"] is batch["id"]
     assert "nothing" not in batch
     assert "rows=3" in repr(batch)
-    with pytest.raises(KeyError):
-        batch["nothing"]
+    for ask in (batch.__getitem__, batch.__delitem__, batch.lengths):
+        with pytest.raises(KeyError, match="there is no column 'nothing'; the columns are 'f', 'id', 'n', 'name'"):
+            ask("nothing")
 
 
 def test_padded_ragged_and_sparse(tmp_path: Path) -> None:
@@ -236,7 +267,7 @@ def test_defaults_that_are_no_number(tmp_path: Path) -> None:
     assert np.isnan(batch["nan"]).all() and batch["odd"].tolist() == [odd, odd]
     assert batch["seq"].tolist() == [[-np.inf, -np.inf], [1.0, 2.0]]
     other = features | {"nan": sf.FixedLenFeature((), "float32", default_value=float("inf"))}
-    with pytest.raises(sf.TokenError, match="operators"):
+    with pytest.raises(sf.TokenError, match=r"feature `nan` is .* default \[NaN\] in the token and .* default \[inf\] here"):
         sf.Loader(path, other, batch_size=2, shuffle=False, resume=loader.state_dict())
 
 

@@ -218,7 +218,81 @@ stream.close()
 
 
 @pytest.mark.embedded_only
-def test_memory_that_cannot_be_pinned_is_a_warning_and_a_metric(run: Any) -> None:
+def test_a_trainer_captures_graphs_while_batches_are_copied_and_slots_made(run: Any) -> None:
+    """The stand-in ends the process at a call that would make a capture in torch's default mode fail."""
+    run(
+        """
+import time
+from shardfeed import operators as op
+stream, graph = dc.Stream(blocking=False), dc.Stream(blocking=False)
+here = loader()
+change = [op.cast("image", "float64")]
+with graph.captured():
+    feed = loader(device="cuda:0", device_operators=change)
+    held = list(feed)
+    taken = [dc.Taken(batch["image"].__dlpack__(stream=stream.number)) for batch in held]
+assert feed.stats()["device_extra_slots"] >= 29
+for ours, theirs in zip(taken, here, strict=True):
+    values = np.frombuffer(stream.read(ours.tensor.data, ours.size), dtype=ours.dtype).reshape(ours.shape)
+    assert np.array_equal(values, theirs["image"].astype(np.float64))
+with graph.captured():
+    for each in taken:
+        each.close()
+    del held, taken, each, ours
+    deadline = time.monotonic() + 20
+    while feed.stats()["device_slots"] > 3:
+        assert time.monotonic() < deadline, feed.stats()
+        time.sleep(0.001)
+    # The graph's own stream can neither wait for a copy nor say when it is done with a batch.
+    rest = iter(feed)
+    for _ in range(4):
+        dc.Taken(next(rest)["image"].__dlpack__(stream=graph.number)).close()
+    del rest
+    feed.close()
+here.close()
+del feed
+dc.wait_for_the_thread()
+graph.close(), stream.close()
+""",
+        STANDIN_COPY_US="1000",
+    ).is_clean()
+
+
+@pytest.mark.embedded_only
+def test_tensors_that_would_be_copied_into_a_graph_are_refused(run: Any) -> None:
+    ended = run(
+        """
+graph = dc.Stream(blocking=False)
+sys.modules["torch"] = torch = dc.fake_torch(graph)
+feed = loader(output="torch", device="cuda:0")
+class Tensor(dc.FakeTensor):
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.address = 4096
+with graph.captured():
+    # torch's allocator works within a capture.
+    torch.empty = lambda shape, dtype, device: Tensor(shape, dtype)
+    try:
+        next(iter(feed))
+    except sf.DeviceError as error:
+        print("said:", error)
+feed.close()
+graph.close()
+"""
+    )
+    ended.is_clean()
+    assert "said: the stream that batches are copied on is part of the capture of a CUDA graph" in ended.output
+
+
+@pytest.mark.embedded_only
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("801", "raise the limit on locked memory (ulimit -l)"),
+        ("712", "something else in this process registered (pinned) this memory"),
+    ],
+)
+def test_memory_that_cannot_be_pinned_is_a_warning_and_a_metric(run: Any, code: str, hint: str) -> None:
     ended = run(
         """
 stream = dc.Stream()
@@ -231,10 +305,10 @@ del ours
 feed.close(), here.close()
 stream.close()
 """,
-        STANDIN_REFUSE_PIN="801",
+        STANDIN_REFUSE_PIN=code,
     )
     ended.is_clean()
-    assert ended.output.count("cannot be pinned") == 1, ended.output
+    assert ended.output.count("cannot be pinned") == 1 and hint in ended.output, ended.output
 
 
 @pytest.mark.embedded_only

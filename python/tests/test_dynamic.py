@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cluster import BINARY, Cluster, Server
 from conftest import Dataset, ids, loader, make_dataset
-from trainer import Raised, Trainer, until
+from trainer import Raised, Trainer, ask, cursors, until
 
 import shardfeed as sf
 
@@ -94,12 +94,8 @@ def epoch(ranks: list[Trainer], got: list[Ids] | None = None) -> list[Ids]:
     got = got or [[] for _ in ranks]
 
     def run(rank: int) -> None:
-        # Where the steps are known, the last batch moves on to the next epoch by itself.
-        begun = ranks[rank]("epoch")
         while (batch := ranks[rank]("next")) is not None:
             got[rank].append(batch)
-            if ranks[rank]("epoch") != begun:
-                return
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         for running in [pool.submit(run, rank) for rank in range(len(ranks))]:
@@ -128,49 +124,41 @@ def test_what_a_plan_only_has_is_refused(dataset: Dataset, option: str, value: i
         loader(dataset, mode="dynamic", coordinator="127.0.0.1:1", **{option: value})
 
 
-def test_uneven_ranks_share_every_epoch_once(
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+def test_equal_steps_are_refused(dataset: Dataset, tail: str) -> None:
+    with pytest.raises(sf.ConfigError, match=f'pass tail="uneven", or mode="deterministic" for tail="{tail}"'):
+        loader(dataset, mode="dynamic", coordinator="127.0.0.1:1", tail=tail)
+
+
+def test_without_a_tail_it_is_uneven(dataset: Dataset, where: dict[str, Any], workers: list[Server]) -> None:
+    options = {"worker": socket_of(workers[0]), "batch_size": 8, "interleave": 2, **where}
+    with loader(dataset, mode="dynamic", **options) as each:
+        got = [ids(batch) for batch in each]
+        assert Counter(number for batch in got for number in batch) == once(dataset)
+        assert len(got[-1]) < 8, "the last batch is short"
+        state = each.state_dict()
+    options["run"] = "two"
+    with loader(dataset, mode="dynamic", tail="uneven", **options, resume=state) as again:
+        assert (again.epoch, again.step) == (1, 0), "it is the same job"
+    # With mode="deterministic" it stays "drop".
+    assert loader(dataset, batch_size=8).state_dict() == loader(dataset, batch_size=8, tail="drop").state_dict()
+
+
+def test_ranks_share_every_epoch_once(
     large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        ranks = start(stack, tmp_path, large, where, workers, 2)
         for number in range(3):
             got = epoch(ranks)
             assert flat(got) == once(large), f"epoch {number}"
 
 
-@pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_quotas_give_equal_steps(
-    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path, tail: str
-) -> None:
-    with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail=tail)
-        records, batch = sum(large.counts), 8
-        steps = records // batch if tail == "drop" else -(-records // batch)
-        for number in range(2):
-            got = epoch(ranks)
-            assert [len(batches) for batches in got] == [steps, steps], f"epoch {number}"
-            delivered = flat(got)
-            assert set(delivered) <= large.ids
-            if tail == "pad":
-                assert set(delivered) == large.ids
-                assert sum(delivered.values()) == steps * batch
-            else:
-                assert max(delivered.values()) == 1
-
-
-def test_len_is_known_with_quotas_only(
-    large: Dataset, where: dict[str, Any], workers: list[Server]
-) -> None:
-    options = {"worker": socket_of(workers[0]), "mode": "dynamic", **where}
-    with loader(large, **options, tail="drop") as each:
-        assert len(each) == sum(large.counts) // 4
-        assert each.dropped == sum(large.counts) % 4
-        assert len(list(each)) == sum(large.counts) // 4
-    options["job"] += "-uneven"
-    with loader(large, **options, tail="uneven") as each:
+def test_len_is_not_known(large: Dataset, where: dict[str, Any], workers: list[Server]) -> None:
+    with loader(large, worker=socket_of(workers[0]), mode="dynamic", **where) as each:
         with pytest.raises(TypeError, match="unknown until the epoch ends"):
             len(each)
-        assert "/?" in repr(each)
+        assert "/?" in repr(each) and each.dropped == 0
         next(iter(each))
         stats = each.stats()
         assert stats["lookahead"] > 0 and stats["granted"] >= 0
@@ -181,7 +169,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
     large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        ranks = start(stack, tmp_path, large, where, workers, 2)
         got: list[Ids] = [each("take", 5) for each in ranks]
         workers[0].kill()
         assert flat(epoch(ranks, got)) == once(large)
@@ -195,7 +183,7 @@ def test_a_worker_that_goes_loses_and_doubles_nothing(
 ) -> None:  # fmt: skip
     where = where | {"coordinator": [running.address, "127.0.0.1:1"]}
     with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven", prefetch=4)
+        ranks = start(stack, tmp_path, large, where, workers, 2, prefetch=4)
         got: list[Ids] = [each("take", 5) for each in ranks]
         # Several batches are in hand, and what nobody has begun is asked for by the other rank.
         match going:
@@ -211,39 +199,73 @@ def test_a_worker_that_goes_loses_and_doubles_nothing(
         assert flat(epoch(ranks, got)) == once(large)
 
 
+@pytest.mark.parametrize("dies", ["trainer", "host"])
+@pytest.mark.parametrize("in_doubt", ["redeliver", "drop"])
 def test_a_rank_that_is_gone_for_good_leaves_its_rest_to_the_others(
-    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+    large: Dataset, running: Cluster, where: dict[str, Any], workers: list[Server], tmp_path: Path, dies: str, in_doubt: str
 ) -> None:
     with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
+        policy: dict[str, Any] = {"in_doubt": in_doubt, "in_doubt_grace": 0.5}
+        ranks = start(stack, tmp_path, large, where, workers, 2, **policy)
         got: list[Ids] = [each("take", 5) for each in ranks]
-        # What it consumed is told with its end; its worker lives on.
-        ranks[0].kill()
-        [rest] = epoch(ranks[1:], [got[1]])
-        assert flat([got[0], rest]) == once(large)
-
-
-def test_a_host_that_is_gone_for_good_ends_the_epoch_after_its_session(
-    large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="uneven")
-        got: list[Ids] = [each("take", 5) for each in ranks]
-        workers[0].kill()
+        if dies == "host":
+            workers[0].kill()
         ranks[0].kill()
         [rest] = epoch(ranks[1:], [got[1]])
         delivered = flat([got[0], rest])
-        assert set(delivered) == large.ids
-        # What it consumed after its worker's last word is given again, and no more than that.
+        shown = until(
+            lambda: (found := ask(running, "epoch", "show", "--epoch", "0", "--job", where["job"]))["state"] == "sealed" and found,
+            "the epoch is sealed",
+        )
         again = [number for number, times in delivered.items() if times > 1]
-        assert set(again) <= {number for batch in got[0] for number in batch}
+        missing = large.ids - set(delivered)
+        if in_doubt == "redeliver":
+            # What it may have consumed is given again, and no more than that.
+            assert not missing and set(again) <= {number for batch in got[0] for number in batch}
+            assert len(again) <= shown["redelivered"] and shown["dropped"] == 0
+        else:
+            # Nothing comes twice; what it had begun and not consumed is lost.
+            assert not again and len(missing) <= shown["dropped"] and shown["redelivered"] == 0
+        assert (shown["lost"], shown["duplicated"], shown["in_doubt"]) == (0, 0, [])
+
+
+def test_what_is_in_doubt_is_named_until_an_operator_decides(
+    large: Dataset, running: Cluster, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    job = where["job"]
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, in_doubt_grace=3600.0)
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        ranks[0].kill()
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(epoch, ranks[1:], [got[1]])
+            why = until(
+                lambda: (found := ask(running, "why", job))["limit"] == "in_doubt" and found,
+                "the epoch waits for nothing else",
+            )
+            shown = ask(running, "epoch", "show", "--epoch", "0", "--job", job)
+            [doubt] = shown["in_doubt"]
+            assert shown["state"] == "running" and 0 < shown["decides_in_ms"] <= 3_600_000
+            assert doubt["rank"] == 0 and doubt["samples"] == shown["total"] - shown["delivered"]
+            assert f"{doubt['samples']} of rank 0 for" in why["sentence"]
+            assert f"`shardfeed rank gone {job} 0`" in why["sentence"]
+            command = [BINARY, "wait", "epoch", "--job", job, "--epoch", "0", "--for", "1s", "--coordinator", running.address]
+            late = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert late.returncode == 7 and f"samples in doubt: {doubt['samples']} of rank 0 for" in late.stderr
+            assert not rest.done()
+            gone = ask(running, "rank", "gone", job, "0")
+            assert gone["samples"] == doubt["samples"]
+            rest.result()
+        shown = ask(running, "epoch", "show", "--epoch", "0", "--job", job)
+        assert (shown["state"], shown["in_doubt"], shown["redelivered"]) == ("sealed", [], doubt["samples"])
+        assert set(flat(got)) == large.ids
 
 
 def test_a_state_replays_the_same_batches_of_every_rank(
     large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="drop")
+        ranks = start(stack, tmp_path, large, where, workers, 2)
         for each in ranks:
             each("take", 6)
         states = [each("state") for each in ranks]
@@ -252,7 +274,7 @@ def test_a_state_replays_the_same_batches_of_every_rank(
         first = [each("take", 3) for each in ranks]
     with ExitStack() as stack:
         where = where | {"run": "two"}
-        ranks = start(stack, tmp_path, large, where, workers, 2, tail="drop")
+        ranks = start(stack, tmp_path, large, where, workers, 2)
         for each, state in zip(ranks, states, strict=True):
             each("load", state)
         assert [each("take", 3) for each in ranks] == first
@@ -264,25 +286,21 @@ def test_four_then_three_then_six_ranks_give_everything_once(
     large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:
     got: list[Ids] = []
-    state: dict[str, Any] | None = None
+    states: list[dict[str, Any]] = []
     for number, (world_size, batch_size) in enumerate([(4, 3), (3, 4), (6, 2)]):
         with ExitStack() as stack:
             ranks = start(
-                stack, tmp_path, large, where | {"run": f"run-{number}"}, workers, world_size,
-                batch_size=batch_size, tail="pad",
-            )  # fmt: skip
-            if state is not None:
+                stack, tmp_path, large, where | {"run": f"run-{number}"}, workers, world_size, batch_size=batch_size
+            )
+            if states:
                 for each in ranks:
-                    each("load", state)
+                    each("load", states)
             if number < 2:
                 got += [each("take", 7) for each in ranks]
-                state = ranks[0]("state")
+                states = [each("state") for each in ranks]
             else:
                 got += epoch(ranks)
-    delivered = flat(got)
-    assert set(delivered) == large.ids
-    padded = -len(large.ids) % 12
-    assert sum(delivered.values()) == len(large.ids) + padded
+    assert flat(got) == once(large)
 
 
 def test_a_state_of_another_cluster_is_refused(
@@ -301,7 +319,7 @@ def test_nothing_is_delivered_without_the_coordinators_word(
     running: Cluster, large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        [each] = start(stack, tmp_path, large, where, workers[:1], 1, tail="uneven")
+        [each] = start(stack, tmp_path, large, where, workers[:1], 1)
         got: Ids = each("take", 3)
         running.coordinator.signal(signal.SIGSTOP)
         try:
@@ -333,6 +351,26 @@ def test_nothing_is_delivered_without_the_coordinators_word(
             got.append(batch)
             batch = each("next")
         assert flat([got]) == once(large)
+
+
+def test_an_older_loader_of_a_rank_is_fenced(
+    running: Cluster, dataset: Dataset, where: dict[str, Any], workers: list[Server]
+) -> None:
+    options: dict[str, Any] = {**where, "mode": "dynamic", "interleave": 2, "worker": socket_of(workers[0])}
+    with loader(dataset, **options) as first:
+        iterator = iter(first)
+        got = [ids(next(iterator)) for _ in range(3)]
+        state = first.state_dict()
+        # The one before may have consumed more than anybody was told: the state begins a new generation.
+        until(lambda: cursors(running, where["job"]) == {0: (0, 3)}, "it is known")
+        with loader(dataset, **options, resume=state) as second:
+            got.append(ids(next(iter(second))))
+            for _ in range(3):
+                # Its worker says the one, the coordinator the other.
+                with pytest.raises((sf.FencedError, sf.SupersededError), match="started again"):
+                    next(iterator)
+            got += [ids(batch) for batch in second]
+    assert flat([got]) == once(dataset)
 
 
 def test_two_jobs_in_one_process_do_not_mix(

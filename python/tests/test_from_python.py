@@ -38,7 +38,42 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+class Message:
+    """What a `tf.train.Example` has; the real one is in tests/frameworks."""
+
+    def SerializeToString(self) -> bytes:
+        return sf.encode_example({"x": [1, 2]})
+
+
 # Records
+
+
+def test_protocol_buffers_are_records(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write(Message())
+        with pytest.raises(sf.ConfigError, match="a record is bytes, a protocol buffer .* not a int"):
+            writer.write(5)  # type: ignore[arg-type]
+    assert list(sf.read_records(tmp_path / "x.tfrecord")) == [Message().SerializeToString()]
+    source = sf.write_dataset([Message(), Message()], tmp_path / "out")
+    assert read(source) == [[Message().SerializeToString()] * 2]
+
+
+def test_tuples_are_x_and_y(tmp_path: Path) -> None:
+    x, y = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4)
+    source = sf.from_arrays((x, y), tmp_path / "arrays")
+    assert list(source.features or {}) == ["x", "y"]
+    # As by their names: nothing is written.
+    assert sf.from_arrays({"x": x, "y": y}, tmp_path / "arrays") == source
+    made = sf.from_generator(lambda: zip(x, y, [0.5] * 4, strict=True), tmp_path / "generator")
+    with sf.Loader(made, batch_size=4, shuffle_window=1) as loader:
+        batch = next(iter(loader))
+        assert set(batch) == {"x", "y", "sample_weight"}
+        assert (batch["x"][:, 0] == 3 * batch["y"]).all() and batch["sample_weight"].dtype == np.float64
+    for wrong in ((), (x, y, y, y)):
+        with pytest.raises(sf.ConfigError, match=r"or a tuple \(x, y\), not a tuple"):
+            sf.from_arrays(wrong, tmp_path / "wrong")
+    with pytest.raises(sf.ConfigError, match="record 1: lacks the columns"):
+        sf.from_generator(lambda: iter([(1, 2), (1,)]), tmp_path / "wrong")
 
 
 @pytest.mark.parametrize(("compression", "ending"), [(None, ""), ("gzip", ".gz"), ("zlib", ".zlib")])
@@ -215,8 +250,9 @@ def test_while_the_command_writes_nobody_else_does(tmp_path: Path) -> None:
     ("given", "options", "says"),
     [
         ([], {}, "there are no records to write"),
-        ([b"x", "y"], {}, "record 1 is bytes or a dict of features, not str"),
-        ([b"x", 5], {}, "record 1 is bytes or a dict"),
+        ([b"x", "y"], {}, "record 1: a record is bytes, a protocol buffer .*, or a dict of features, not a str"),
+        ([b"x", 5], {}, "record 1: a record is bytes.* not a int"),
+        ([b"x"], {"force": "no"}, "force must be True or False, not 'no'"),
         ([{"a": 1}, {"a": 1j}], {}, "record 1: feature 'a'"),
         ([{"a": 2**63}], {}, "record 0: feature 'a'.*does not fit int64"),
         ({"x": [1]}, {}, "from_arrays"),

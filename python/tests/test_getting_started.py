@@ -61,6 +61,8 @@ def test_everything_on_the_page_runs(tmp_path: Path) -> None:
         assert run("4. The same training, in a cluster") == alone
         shown = run("5. Look at it")
         assert "sealed" in shown, shown
+        # What the page says of a command is what the command shows.
+        assert all(column in shown for column in ("DELIVERED", "LOST", "DUPLICATED", "TOOK")), shown
         epochs = ask(running, "epoch", "list", "--job", "first")["epochs"]
         sealed = [each for each in epochs if each["state"] == "sealed"]
         counts = {each["epoch"]: (each["delivered"], each["lost"], each["duplicated"]) for each in sealed}

@@ -172,7 +172,6 @@ def test_options_of_image_operators() -> None:
         (lambda: op.resize("x", 3, method="cubic"), "method is"),  # type: ignore[arg-type]
         (lambda: op.flip("x", "left"), "axis is"),  # type: ignore[arg-type]
         (lambda: op.layout("x", "nhwc"), "layout is"),  # type: ignore[arg-type]
-        (lambda: op.decode_image("x", decoder="best"), "decoder is"),  # type: ignore[arg-type]
         (lambda: op.random_resized_crop("x", (1.0,)), "two numbers"),  # type: ignore[arg-type]
         (lambda: op.reshape("x", "hwc"), "whole numbers and names"),
     ]:

@@ -169,7 +169,10 @@ def has_no_more(pid: int, before: dict[str, int], goes_on: Callable[[], object] 
         now.update(held(pid))
         return all(now[name] <= before[name] for name in before)
 
-    until(look, f"{before} at first, and no more")
+    try:
+        until(look, "no more than at first")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {before} at first, {now} now") from None
 
 
 def named_files() -> list[str]:
@@ -239,7 +242,8 @@ def test_workers_killed_under_a_loop_leave_their_trainer_nothing(
 ) -> None:
     worker = running.workers[0]
     where = {"coordinator": running.address, "worker": str(running.socket()), "job": "kills", "run": "run"}
-    trainer = Trainer(tmp_path, standin, files, device=device, **ORDER, **where)
+    # How many slots there are follows from how many batches are ahead, which is chosen by times if it is not given.
+    trainer = Trainer(tmp_path, standin, files, device=device, prefetch=2, **ORDER, **where)
     pid = trainer.process.pid
     before: dict[str, int] = {}
     seen: list[int] = []

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ def test_values_are_those_that_were_written(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "uneven"])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("world_size", "shuffle"), [(1, True), (2, True), (3, True), (3, False)])
 def test_every_rank_delivers_what_the_oracle_says(
-    dataset: Dataset, tail: str, world_size: int
+    dataset: Dataset, tail: str, world_size: int, shuffle: bool
 ) -> None:
+    order = {"shuffle": shuffle, "interleave": 3, "block_length": 1 if shuffle else 2}
     ranks = [
-        loader(dataset, tail=tail, rank=r, world_size=world_size, lanes=3, batch_size=3)
+        loader(dataset, tail=tail, rank=r, world_size=world_size, lanes=3, batch_size=3, **order)
         for r in range(world_size)
     ]
     provenance = sf.Loader(dataset.pattern, batch_size=1)
@@ -52,8 +54,8 @@ def test_every_rank_delivers_what_the_oracle_says(
         plan = order_oracle.epoch_plan(
             {
                 "counts": dataset.counts, "digest": digest, "seed": 7, "epoch": epoch,
-                "shuffle": True, "window": 16, "interleave": 3, "block_length": 1, "tail": tail,
-                "limit": None, "segments": [[3, 3 * world_size, 0]], "world_size": world_size,
+                "window": 16, "tail": tail, "limit": None, "segments": [[3, 3 * world_size, 0]],
+                "world_size": world_size, **order,
             }
         )  # fmt: skip
         for rank, each in enumerate(ranks):
@@ -300,7 +302,7 @@ def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
         return each.state_dict()
 
     mixed = [rank(0, 3, batch_size=4), rank(1, 3, batch_size=8)]
-    with pytest.raises(sf.TokenError, match="another batch size"):
+    with pytest.raises(sf.TokenError, match="a global batch of 16, another one lanes=2 and a global batch of 8"):
         loader(dataset, tail="uneven", resume=mixed)
     finished = rank(0, 1000)
     assert finished["epoch"] == 1
@@ -345,9 +347,20 @@ def test_limit_is_the_beginning_of_the_whole_run(dataset: Dataset) -> None:
 
 
 def test_without_shuffle_the_order_is_that_of_the_files(dataset: Dataset) -> None:
-    each = loader(dataset, shuffle=False, batch_size=10)
+    each = sf.Loader(dataset.pattern, FEATURES, shuffle=False, batch_size=10)
     for _ in range(2):
         assert [number for batch in each for number in ids(batch)] == sorted(dataset.ids)
+
+
+def test_without_shuffle_files_take_turns_if_asked(dataset: Dataset) -> None:
+    each = loader(dataset, shuffle=False, interleave=2, block_length=3, batch_size=8)
+    assert [ids(batch) for _, batch in zip(range(4), each, strict=False)] == [
+        [0, 1, 2, 2000, 2001, 2002, 3, 4], [5, 2003, 2004, 2005, 6, 7, 8, 2006], [2007, 2008, 9, 10, 11, 2009, 2010, 2011],
+        [12, *range(2012, 2019)],
+    ]  # fmt: skip
+    state, follows = each.state_dict(), ids(next(iter(each)))
+    resumed = loader(dataset, shuffle=False, interleave=2, block_length=3, batch_size=8, resume=state)
+    assert ids(next(iter(resumed))) == follows
 
 
 def test_epochs_go_on_and_end_with_the_same_one(dataset: Dataset) -> None:
@@ -593,3 +606,82 @@ def test_nothing_is_written_into_what_outlives_its_loader(tmp_path: Path) -> Non
         del held[1::2]
         list(loader(dataset, seed=3, batch_size=80))
         assert [ids(batch) for batch in held] == kept[0::2]
+
+
+def test_a_restarting_loader_gives_the_same_epoch_at_every_loop(dataset: Dataset, relaunch: Callable[[], None]) -> None:
+    expected = [ids(batch) for batch in loader(dataset)]
+    relaunch()
+    each = loader(dataset, restart=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # As a sanity check does that looks at some batches before the first evaluation.
+        assert [ids(batch) for _, batch in zip(range(2), each, strict=False)] == expected[:2]
+        for _ in range(3):
+            assert [ids(batch) for batch in each] == expected
+        assert [ids(batch) for _, batch in zip(range(10), each.progress(), strict=False)] == expected[:10]
+        assert [ids(batch) for batch in each] == expected and len(each) == len(expected)
+    with pytest.raises(sf.ConfigError, match="restart=True repeats one"):
+        next(each.epochs(2))
+
+
+def test_a_restarting_loader_stays_in_the_epoch_that_it_is_told(dataset: Dataset, relaunch: Callable[[], None]) -> None:
+    first = loader(dataset)
+    epochs = [[ids(batch) for batch in first] for _ in range(2)]
+    relaunch()
+    each = loader(dataset, restart=True)
+    each.set_epoch(1)
+    assert [[ids(batch) for batch in each] for _ in range(2)] == [epochs[1]] * 2
+    each.set_epoch(0)
+    taken = iter(each)
+    assert [ids(next(taken)) for _ in range(3)] == epochs[0][:3]
+    state = each.state_dict()
+    assert (state["epoch"], each.step) == (0, 3)
+    each.close()
+    relaunch()
+    # Also right after a state was loaded.
+    assert [ids(batch) for batch in loader(dataset, restart=True, resume=state)] == epochs[0]
+
+
+def test_a_loop_that_goes_on_where_one_was_left_says_so_once(dataset: Dataset, relaunch: Callable[[], None]) -> None:
+    each = loader(dataset, restart=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(each))
+    with pytest.warns(UserWarning, match=r"goes on at step 1 of epoch 0.*restart=True.*restart=False"):
+        next(iter(each))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(each))
+        state = each.state_dict()
+        each.close()
+        relaunch()
+        # What is meant is not said: a state was loaded, an epoch ended, or it was told.
+        resumed = loader(dataset, resume=state, restart=None)
+        for _ in range(2):
+            list(resumed)
+        next(iter(resumed))
+        resumed.set_epoch(7)
+        next(iter(resumed))
+        relaunch()
+        each = loader(dataset)
+        for _ in range(3):
+            next(iter(each))
+
+
+def test_a_closed_loader_answers(dataset: Dataset, relaunch: Callable[[], None]) -> None:
+    each = loader(dataset)
+    batches = iter(each)
+    third = [next(batches) for _ in range(3)][-1]
+    open_state, open_repr, steps = each.state_dict(), repr(each), len(each)
+    each.close()
+    assert each.state_dict() == each.state_after(third) == open_state
+    assert (each.epoch, each.step, each.generation, len(each), repr(each)) == (0, 3, 0, steps, open_repr)
+    assert each.stats()["batches"] == 3 and each.why()["sentence"] and each.skipped == []
+    assert each.records == 130 and len(each.shards) == 8 and each.plan_digest and each.job
+    each.close()
+    for call in (lambda: next(batches), lambda: next(iter(each)), lambda: each.set_epoch(1), lambda: each.redeal(0, 1),
+                 lambda: each.load_state_dict(open_state)):  # fmt: skip
+        with pytest.raises(sf.ShardfeedError, match="the loader was closed"):
+            call()
+    relaunch()
+    assert next(iter(loader(dataset, resume=each.state_dict()))).step == 3

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
+from typing import get_args
 
 from cluster import BINARY
 from conftest import ROOT
 
 import shardfeed as sf
+from shardfeed.reports import Bottleneck
 
 
 def page(name: str) -> str:
@@ -37,7 +39,7 @@ def test_every_limit_has_its_row_with_the_words_of_why() -> None:
     (variants,) = re.findall(r"pub enum Limit \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     names = [re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
     found = rows(page("TUNING.md"), TOLD)
-    assert sorted(cells[0].strip("`") for cells in found) == sorted(names)
+    assert sorted(cells[0].strip("`") for cells in found) == sorted(names) == sorted(get_args(Bottleneck))
     for limit, says, _, change in found:
         words = re.findall(r'"([^"]+)"', says) + [word for word in re.findall(r'"([^"]+)"', change) if " " in word]
         assert words, limit
@@ -52,7 +54,7 @@ def test_the_knobs_are_there() -> None:
     assert set(re.findall(r"`(\w+)=", text)) <= set(parameters)
     for cells in rows(text, KNOBS):
         assert all(f"{flag} <" in told for flag in re.findall(r"`(--[a-z-]+)`", cells[1])), cells
-    defaults = {"shuffle_window": 10_000, "interleave": 16, "block_length": 1, "cache_bytes": 0, "prefetch": None}
+    defaults = {"shuffle_window": 10_000, "interleave": None, "block_length": 1, "cache_bytes": 0, "prefetch": None}
     assert {name: parameters[name].default for name in defaults} == defaults
 
 
@@ -68,6 +70,18 @@ def test_links_lead_somewhere() -> None:
             titles = re.findall(r"^#+ (.*)$", to.read_text(), re.MULTILINE) if anchor else []
             found = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
             assert not anchor or anchor in found, f"{path.name}: {link}"
+
+
+def test_a_context_that_is_set_is_used() -> None:
+    """Setting one does not choose it, so commands that follow on a page would speak to another coordinator."""
+    found = 0
+    for path in (path for folder in (".", "docs", "deploy", "examples") for path in (ROOT / folder).glob("*.md")):
+        for block in re.findall(r"^```\w*\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
+            for shown in re.finditer(r"^ *shardfeed context set ([\w-]+) ", block, re.MULTILINE):
+                found += 1
+                used = re.compile(rf"^ *shardfeed context use {re.escape(shown[1])}$", re.MULTILINE)
+                assert used.search(block, shown.end()), f"{path.name}: {shown[0]}"
+    assert found >= 2
 
 
 def test_every_page_is_in_the_contents() -> None:

@@ -68,6 +68,19 @@ def test_a_ledger_on_a_full_disk_keeps_whole_batches(dataset: Dataset, tmp_path:
     assert [line.split()[2] for line in lines[1:]] == ["0"] * 50 + ["1"] * 50
 
 
+def test_what_is_waited_for_is_said_once(dataset: Dataset, tmp_path: Path) -> None:
+    """By Python's logging or by the exception, and not once more by a line of the native log."""
+    code = (
+        "import shardfeed as sf\n"
+        f"sf.Loader({dataset.pattern!r}, batch_size=4, coordinator='127.0.0.1:1', job='x', timeout=2,"
+        f" worker={str(tmp_path / 'none.sock')!r})\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    native = [line for line in result.stderr.splitlines() if " WARN " in line or " ERROR " in line]
+    assert [line.rpartition(": ")[2] for line in native] == ["no worker came; reading in this process"], result.stderr
+    assert result.stderr.count("no worker at ") == 1 and result.stderr.count("Connection refused") == 1, result.stderr
+
+
 def child(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

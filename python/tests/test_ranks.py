@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
+import conftest
 import pytest
 from conftest import Dataset, ids, loader
 
@@ -20,7 +22,7 @@ from shardfeed import ranks
 @pytest.fixture(autouse=True)
 def nothing_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "SHARDFEED_", "HOROVOD_", "OMPI_", "SLURM_", "PALS_", "PMI_", "PMIX_",
-                 "TF_CONFIG", "MPI_")  # fmt: skip
+                 "TF_CONFIG", "MPI_", "ALPS_", "MV2_", "FLUX_", "JSM_", "NODE_RANK")  # fmt: skip
     for name in list(os.environ):
         if name.startswith(launchers):
             monkeypatch.delenv(name)
@@ -45,6 +47,8 @@ def tf_config(kind: str, index: int, **cluster: int) -> str:
         # A batch script, and a step that asks for one task: neither is a rank of many.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1, "default")),
         ({"PALS_RANKID": "3", "PMI_SIZE": "4", "PMI_RANK": "3"}, (3, 4, "Cray PALS")),
+        ({"ALPS_APP_PE": "3", "PMI_SIZE": "4"}, (3, 4, "Cray ALPS")),
+        ({"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "8", "PMI_RANK": "2", "PMI_SIZE": "8"}, (2, 8, "MVAPICH2")),
         ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, "PMI")),
         ({"TF_CONFIG": tf_config("worker", 1, worker=3)}, (1, 3, "TF_CONFIG (worker 1)")),
         ({"TF_CONFIG": tf_config("worker", 1, chief=1, worker=2, ps=4)}, (2, 3, "TF_CONFIG (worker 1)")),
@@ -140,6 +144,8 @@ def test_torch_is_asked_and_never_called_together(
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set and RANK is not"),
         ({"PALS_RANKID": "1"}, "PALS_RANKID is set and PMI_SIZE is not"),
         ({"PMI_RANK": "1"}, "PMI_RANK is set and PMI_SIZE is not"),
+        ({"ALPS_APP_PE": "0"}, "ALPS_APP_PE is set and PMI_SIZE is not"),
+        ({"MV2_COMM_WORLD_RANK": "0"}, "MV2_COMM_WORLD_RANK is set and MV2_COMM_WORLD_SIZE is not"),
         ({"PMIX_RANK": "1"}, "PMIX_RANK is set, but nothing says how many ranks"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, r"rank=4 is not in 0\.\.3 \(world_size=4, from torchrun"),
         ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK='x' is not a number"),
@@ -159,11 +165,41 @@ def test_half_of_it_or_nonsense_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "4"}, "JSM_NAMESPACE_RANK=0 look"),
+        ({"FLUX_TASK_RANK": "3"}, "FLUX_TASK_RANK=3 look"),
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0 look"),
+        ({"MPI_LOCALRANKID": "0"}, "MPI_LOCALRANKID=0 look"),
+        ({"X_WORLD_SIZE": "4"}, "X_WORLD_SIZE=4 look"),
+        ({"X_RANK": "0", "X_WORLD_SIZE": "1"}, None),
+        ({"FRANK": "0", "RANKING": "1", "X_RANK": "gold"}, None),
+        # A batch script of Slurm.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, None),
+        ({"X_RANK": "0", "SHARDFEED_RANK": "0", "SHARDFEED_WORLD_SIZE": "1"}, None),
+    ],
+)
+def test_a_launcher_that_is_not_known_is_warned_of(
+    dataset: Dataset, variables: dict[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if said is None:
+        with warnings.catch_warnings(action="error"):
+            loader(dataset).close()
+        return
+    with pytest.warns(UserWarning, match=f"as rank 0 of 1, but {said}.*pass rank= and world_size=") as caught:
+        loader(dataset).close()
+    assert caught[0].filename == conftest.__file__
+
+
+@pytest.mark.parametrize(
     ("variables", "expected"),
     [
         ({}, 0),
         ({"LOCAL_WORLD_SIZE": "8"}, 8),
         ({"PALS_LOCAL_SIZE": "4"}, 4),
+        ({"MV2_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
         ({"MPI_LOCALNRANKS": "2"}, 2),
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "1"}, 4),
         ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}, 3),

@@ -20,6 +20,8 @@ from trainer import ask, stop, until
 
 import shardfeed as sf
 
+pytestmark = pytest.mark.alone
+
 IDS: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64")}
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
@@ -185,7 +187,14 @@ def test_a_trainer_that_keeps_all_batches_is_limited_by_copying_them(tmp_path: P
 
             why = until(hold, "the batches that are held are named")
             assert each.stats()["copied_batches"] > 0
-    assert "keep fewer batches" in why["change"]
+            assert why["change"].startswith("keep fewer batches"), why
+
+            def keep() -> bool:
+                del held[:-1]
+                held.append(next(iter(each)))
+                return bool(each.why()["limit"] != "held_batches")
+
+            until(keep, "fewer batches are kept, and none is copied any more")
 
 
 @contextlib.contextmanager
@@ -215,12 +224,47 @@ def test_a_coordinator_that_does_not_answer_limits_a_dynamic_job(
 
             why = until(stuck, "the coordinator is waited for")
             assert why["wait_percent"] > 50 and "cluster status" in why["change"], why
+            assert 'mode="deterministic" asks nobody' in why["change"]
         before = taking.taken
         until(lambda: taking.taken > before + 50, "batches flow again")
 
 
-def test_a_trainer_that_takes_in_bursts_needs_more_than_one_batch_ahead(dataset: Dataset) -> None:
-    with loader(dataset, prefetch=1, shuffle_window=1) as each:
+def test_a_deterministic_job_goes_on_without_a_coordinator_as_the_advice_says(tmp_path: Path, dataset: Dataset) -> None:
+    with (
+        Cluster(tmp_path / "cluster", ttl=TTL) as running,
+        loader(dataset, **in_cluster(running)) as each,
+        Taking(each) as taking,
+    ):
+        until(lambda: taking.taken > 50, "batches flow")
+        with stopped(running):
+            before = taking.taken
+            until(lambda: taking.taken > before + 500, "batches flow on")
+            assert each.why()["limit"] != "coordinator"
+
+
+def test_many_small_records_are_limited_by_gathering_them(tmp_path: Path) -> None:
+    """As many bytes in records of 4 KiB are gathered quickly, as the advice says."""
+
+    def gathered(size: int) -> dict[str, Any]:
+        file = tmp_path / f"{size}.tfrecord"
+        with sf.TFRecordWriter(file) as writer:
+            for number in range((4 << 20) // size):
+                writer.write(bytes([number % 251]) * size)
+        options: dict[str, Any] = {"batch_size": (256 << 10) // size, "shuffle_window": (1 << 20) // size}
+        with sf.Loader(str(file), **options) as each, Taking(each) as taking:
+            until(lambda: taking.taken >= 200, "batches flow")
+            why, spent = each.why(), each.stats()["account"]["since_start"]
+        return {"limit": why["limit"], "change": why["change"], "us": spent["gather_us"] / spent["batches"]}
+
+    small, large = gathered(8), gathered(4 << 10)
+    assert small["limit"] == "gathering", small
+    assert small["change"].startswith("put more into a record"), small
+    assert large["limit"] != "gathering" and large["us"] < small["us"] / 4, (small, large)
+
+
+def bursts(dataset: Dataset, prefetch: int | None, limit: str) -> dict[str, Any]:
+    """What is said once `limit` limits a trainer that takes eight batches at a time."""
+    with loader(dataset, prefetch=prefetch, shuffle_window=1) as each:
         endless = (batch for _ in iter(int, 1) for batch in each)
 
         def burst() -> dict[str, Any] | None:
@@ -230,7 +274,14 @@ def test_a_trainer_that_takes_in_bursts_needs_more_than_one_batch_ahead(dataset:
             # What it does with them takes longer than making them did.
             threading.Event().wait(4 * (time.monotonic() - began))
             why = each.why()
-            return why if why["limit"] == "prefetch" else None
+            return why if why["limit"] == limit else None
 
-        why = until(burst, "the batches ahead are named")
-    assert why["change"] == "raise prefetch="
+        return until(burst, f"{limit} limits bursts with prefetch={prefetch}")
+
+
+def test_a_trainer_that_takes_in_bursts_needs_more_than_one_batch_ahead(dataset: Dataset) -> None:
+    why = bursts(dataset, 1, "prefetch")
+    assert why["change"] == "raise prefetch= above 1, or leave it out"
+    # Both are tried, and both help.
+    for prefetch in (8, None):
+        bursts(dataset, prefetch, "trainer")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,13 +91,18 @@ class Raised(Exception):
 
 
 class Trainer:
-    """The process. It ends when this object is closed, or with SIGKILL."""
+    """The process. It ends when this object is closed, or with SIGKILL.
 
-    def __init__(self, log: Path, env: Mapping[str, str], **options: Any) -> None:
+    `inside`: what a command begins with that runs on another host than this one.
+    """
+
+    def __init__(
+        self, log: Path, env: Mapping[str, str], inside: Sequence[str] = (), **options: Any
+    ) -> None:
         self.log = log
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-u", __file__, json.dumps(options)],
+                [*inside, sys.executable, "-u", __file__, json.dumps(options)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
                 env={**os.environ, **env},
             )  # fmt: skip

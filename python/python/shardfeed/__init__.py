@@ -5,7 +5,8 @@ A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say wh
 """
 
 import importlib
-from typing import Any
+import types
+from typing import TYPE_CHECKING
 
 from shardfeed import operators
 from shardfeed._native import DeviceArray, __version__, decoders
@@ -13,7 +14,6 @@ from shardfeed.batch import Batch
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.description import open_source
 from shardfeed.errors import (
-    CacheError,
     ClusterError,
     ConfigError,
     ConflictError,
@@ -32,6 +32,7 @@ from shardfeed.errors import (
     TokenError,
 )
 from shardfeed.features import (
+    Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
@@ -54,7 +55,6 @@ from shardfeed.writing import write_dataset
 __all__ = [
     "Batch",
     "BytesColumn",
-    "CacheError",
     "ClusterError",
     "ConfigError",
     "ConflictError",
@@ -65,6 +65,7 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "Epoch",
+    "Feature",
     "FeatureError",
     "FencedError",
     "FixedLenFeature",
@@ -101,8 +102,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+if TYPE_CHECKING:
     # These need their frameworks, so they are imported when they are asked for.
-    if name in ("grain", "jax", "lightning", "torch"):
-        return importlib.import_module(f"shardfeed.{name}")
-    raise AttributeError(f"module 'shardfeed' has no attribute {name!r}")
+    from shardfeed import grain as grain
+    from shardfeed import huggingface as huggingface
+    from shardfeed import jax as jax
+    from shardfeed import keras as keras
+    from shardfeed import lightning as lightning
+    from shardfeed import torch as torch
+else:
+
+    def __getattr__(name: str) -> types.ModuleType:
+        if name in ("grain", "huggingface", "jax", "keras", "lightning", "torch"):
+            return importlib.import_module(f"shardfeed.{name}")
+        raise AttributeError(f"module 'shardfeed' has no attribute {name!r}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +10,11 @@ import numpy.typing as npt
 from shardfeed._native import NativeBatch, NativeBuffer
 from shardfeed.dtypes import as_numpy
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
-from shardfeed.errors import ConfigError
+from shardfeed.errors import ConfigError, no_column
 from shardfeed.output import Output
+
+if TYPE_CHECKING:
+    import torch
 
 Array = npt.NDArray[Any]
 
@@ -28,112 +30,122 @@ class Column(NamedTuple):
     row_lengths: tuple[int | None, ...]
 
 
-class Batch(MutableMapping[str, Any]):
-    """One step's samples of one rank.
+class Batch(dict[str, Any]):
+    """One step's samples of one rank: a dict of its columns.
 
     `batch["label"]` is an array `[rows, *shape]` of numpy, or a tensor of the loader's `output`; for strings,
     ragged and sparse features it is one of shardfeed's columns. All view the batch's slot without a copy and may
     be written where the framework writes; the slot is used again when the batch and all of them are gone. With
     `device=` of a GPU the arrays and tensors of columns, and `valid`, are there; what else there is stays on the host.
 
-    Columns may be replaced, added and deleted, as in a dict; a `copy.copy` shares those that are not.
+    For type checkers columns are `Any`, as torch's DataLoader has them: `output=` and the features decide what they are.
+
+    Columns may be replaced, added and deleted; a `copy.copy` shares those that are not. What is made from a mapping,
+    `Batch({...})`, as some frameworks do it, and what comes out of pickle or `copy.deepcopy`, has the columns alone:
+    no `valid`, no step, and no state after it.
     """
 
-    __slots__ = ("_arrays", "_columns", "_names", "_native", "_output", "_valid", "_with_provenance")
+    __slots__ = ("_columns", "_native", "_output", "_valid", "_with_provenance")
 
-    def __init__(
-        self, native: NativeBatch, columns: dict[str, Column], with_provenance: bool, output: Output
-    ) -> None:
-        self._native = native
-        self._columns = columns
-        self._with_provenance = with_provenance
-        self._output = output
-        self._names: Collection[str] = columns
-        self._arrays: dict[str, Any] = {}
-        self._valid: Any = None
-        output.fill(self)
+    #: `None` in what was made from a mapping, which has only this and `_valid`.
+    _native: NativeBatch | None
+    _columns: dict[str, Column]
+    _output: Output
+    _valid: Any
+    _with_provenance: bool
 
-    def __getitem__(self, name: str) -> Any:
-        array = self._arrays.get(name)
-        if array is None:
-            if name not in self._names:
-                raise KeyError(name)
-            array = self._arrays[name] = self._make(name, self._columns[name])
-        return array
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name not in self._names:
-            self._names = [*self._names, name]
-        self._arrays[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        if name not in self._names:
-            raise KeyError(name)
-        self._names = [each for each in self._names if each != name]
-        self._arrays.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __copy__(self) -> Batch:
-        new = Batch.__new__(Batch)
-        new._native, new._columns, new._output = self._native, self._columns, self._output
-        new._with_provenance = self._with_provenance
-        new._names, new._arrays, new._valid = self._names, dict(self._arrays), self._valid
+    def __new__(cls, *arguments: Any, **columns: Any) -> Self:
+        new = super().__new__(cls)
+        new._native = new._valid = None
         return new
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Batch views memory of its worker, which does not go to other processes; pickle dict(batch), which copies"
-        )
+    def __missing__(self, name: str) -> Any:
+        raise no_column(name, self)
 
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise no_column(name, self)
+        super().__delitem__(name)
+
+    @classmethod
+    def _of(
+        cls, native: NativeBatch, columns: dict[str, Column], with_provenance: bool, output: Output
+    ) -> Batch:
+        """A loader's batch."""
+        new = cls(dict.fromkeys(columns))
+        new._native, new._columns = native, columns
+        new._with_provenance, new._output = with_provenance, output
+        output.fill(new)
+        for name, column in columns.items():
+            if new[name] is None:
+                new[name] = new._make(name, column)
+        return new
+
+    def __copy__(self) -> Batch:
+        new = Batch(self)
+        if self._native is not None:
+            new._native, new._valid, new._columns = self._native, self._valid, self._columns
+            new._with_provenance, new._output = self._with_provenance, self._output
+        return new
+
+    copy = __copy__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (dict(self),)
+
+    @property
+    def _slot(self) -> NativeBatch:
+        if self._native is None:
+            raise ConfigError(
+                "this Batch was made from a mapping, by pickle, by a deep copy, or by a framework that rebuilds what it "
+                "is given: it has columns alone. Ask the batch that the Loader gave for valid, lengths(), provenance, "
+                "rows, epoch, step and the state after it, or put them into a column before"
+            )
+        return self._native
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Batch:
         """This batch with its tensors on another device, as Lightning and Accelerate ask for it.
         For output="torch"; columns that are no tensors stay as they are."""
-        if self._output.name != "torch":
+        if self._native is not None and self._output.name != "torch":
             raise ConfigError(f'batches of output="{self._output.name}" do not move to devices; use output="torch"')
         new = self.__copy__()
         for name, value in self.items():
             if hasattr(value, "to"):
-                new._arrays[name] = value.to(device, non_blocking=non_blocking)
-        new._valid = self.valid.to(device, non_blocking=non_blocking)
+                new[name] = value.to(device, non_blocking=non_blocking)
+        if self._native is not None:
+            new._valid = self.valid.to(device, non_blocking=non_blocking)
         return new
 
     @property
     def rows(self) -> int:
         """Samples in the batch, padding included."""
-        return self._native.rows
+        return self._slot.rows
 
     @property
     def epoch(self) -> int:
         """Epoch of the batch."""
-        return self._native.epoch
+        return self._slot.epoch
 
     @property
     def step(self) -> int:
         """Step of the batch in its epoch."""
-        return self._native.step
+        return self._slot.step
 
     @property
     def valid(self) -> Any:
         """bool `[rows]`, False for padding, and where a corrupt record was skipped: another one stands there."""
         if self._valid is None:
-            self._valid = self._tensor(_array(self._native.valid(), np.bool_), "bool", "valid")
+            self._valid = self._tensor(_array(self._slot.valid(), np.bool_), "bool", "valid")
         return self._valid
 
     @property
     def provenance(self) -> tuple[Any, Any] | None:
         """Shard ordinal and ordinal in the shard of each row, int64 `[rows]` each; `loader.shards`
         has the shards' paths. Where a corrupt record was skipped they name that one. None unless the loader was made with `provenance=True`."""
+        native = self._slot
         if not self._with_provenance:
             return None
-        shard, ordinal = self._native.provenance()
+        shard, ordinal = native.provenance()
         return (
             self._tensor(_array(shard, np.int64), "int64", "provenance"),
             self._tensor(_array(ordinal, np.int64), "int64", "provenance"),
@@ -141,8 +153,11 @@ class Batch(MutableMapping[str, Any]):
 
     def lengths(self, name: str) -> Any:
         """How many values each row of a padded or ragged column has, int64 `[rows]`, on the host."""
+        native = self._slot
+        if name not in self._columns:
+            raise no_column(name, self._columns)
         column = self._columns[name]
-        _, _, splits = self._native.column(column.place)
+        _, _, splits = native.column(column.place)
         if column.kind == "padded":
             return self._tensor(_array(splits[0], np.int64), "int64", name)
         if column.kind == "ragged":
@@ -153,8 +168,8 @@ class Batch(MutableMapping[str, Any]):
         return self._output.tensor(array, dtype, column)
 
     def _make(self, name: str, column: Column) -> Any:
-        native, starts, native_splits = self._native.column(column.place)
-        rows = self._native.rows
+        native, starts, native_splits = self._slot.column(column.place)
+        rows = self._slot.rows
         splits = [_array(split, np.int64) for split in native_splits]
         is_dense = column.kind in ("dense", "padded")
         if starts is None:
@@ -179,8 +194,10 @@ class Batch(MutableMapping[str, Any]):
         return self._tensor(values.reshape(shape), column.dtype, name)
 
     def __repr__(self) -> str:
-        names = ", ".join(self._names)
-        return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows}, columns=[{names}])"
+        names = f"columns=[{', '.join(self)}]"
+        if self._native is None:
+            return f"Batch({names})"
+        return f"Batch(epoch={self.epoch}, step={self.step}, rows={self.rows}, {names})"
 
 
 def _array(buffer: NativeBuffer | None, dtype: Any) -> Array:

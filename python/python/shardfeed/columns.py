@@ -10,14 +10,21 @@ from collections.abc import Iterator
 from importlib import import_module
 from inspect import signature
 from math import prod
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from shardfeed.output import Jax, TensorFlow, Torch
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import torch
+    from jax.experimental.sparse import BCOO
+
 Array = npt.NDArray[Any]
+#: A byte string, or nested lists of them.
+Nested: TypeAlias = "bytes | list[Nested]"
 
 #: The length of the rows of each split, None where they differ; (): nobody knows.
 Lengths = tuple[int | None, ...]
@@ -43,14 +50,14 @@ class BytesColumn:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Nested]:
         return (self[row] for row in range(len(self)))
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> Nested: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: slice) -> list[Nested]: ...
+    def __getitem__(self, index: int | slice) -> Nested:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = _row(index, len(self))
@@ -63,7 +70,7 @@ class BytesColumn:
         """String `index` (row-major) without a copy."""
         return self.values[self.offsets[index] : self.offsets[index + 1]].data
 
-    def tolist(self) -> list[Any]:
+    def tolist(self) -> list[Nested]:
         """All rows as `bytes`, or nested lists of them; copies."""
         return self[:]
 
@@ -74,10 +81,10 @@ class BytesColumn:
             out[i] = self._item(i)
         return out.reshape(self.shape)
 
-    def to_tf(self) -> Any:
+    def to_tf(self) -> tf.Tensor:
         """A string `tf.Tensor` of the column's shape; copies."""
-        tf = TensorFlow().framework
-        return tf.constant(self.to_numpy(), dtype=tf.string)
+        framework = TensorFlow().framework
+        return framework.constant(self.to_numpy(), dtype=framework.string)
 
     def _item(self, index: int) -> bytes:
         return self.values[self.offsets[index] : self.offsets[index + 1]].tobytes()
@@ -110,14 +117,14 @@ class RaggedColumn:
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Array | RaggedColumn]:
         return (self[row] for row in range(len(self)))
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> Array | RaggedColumn: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: slice) -> list[Array | RaggedColumn]: ...
+    def __getitem__(self, index: int | slice) -> Array | RaggedColumn | list[Array | RaggedColumn]:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = _row(index, len(self))
@@ -129,7 +136,7 @@ class RaggedColumn:
         """How many values, or rows of values, each row has, int64 `[rows]`."""
         return np.diff(self.row_splits)
 
-    def tolist(self) -> list[Any]:
+    def tolist(self) -> list[object]:
         """All rows as nested lists; copies."""
         return [row.tolist() for row in self]
 
@@ -138,7 +145,7 @@ class RaggedColumn:
         the same memory. Raises `ValueError` with one split."""
         return RaggedColumn(self.values, *_without_outermost(self.nested_row_splits), lengths=self._lengths[1:])
 
-    def to_dense(self, default: Any = 0, length: int | None = None) -> Array:
+    def to_dense(self, default: npt.ArrayLike = 0, length: int | None = None) -> Array:
         """`[rows, length, ...]`, short rows filled with `default`; `length` is the longest row's if not
         given, inner rows are as long as the longest of them. Copies.
 
@@ -159,7 +166,7 @@ class RaggedColumn:
         indices, shape = _places(self.nested_row_splits)
         return indices, self.values, shape
 
-    def to_torch_jagged(self) -> Any:
+    def to_torch_jagged(self) -> torch.Tensor:
         """A nested `torch.Tensor` of layout torch.jagged, over the same memory. Writing to `values()` writes to the
         batch.
 
@@ -181,12 +188,12 @@ class RaggedColumn:
         least, most = int(lengths.min(initial=len(self.values))), int(lengths.max(initial=0))
         return make(values, splits, min_seqlen=least, max_seqlen=most)
 
-    def to_tf_ragged(self) -> Any:
+    def to_tf_ragged(self) -> tf.RaggedTensor:
         """A `tf.RaggedTensor` over the same memory, row splits int64."""
         output = TensorFlow()
         return _tf_ragged(output, output.view(self.values), self.nested_row_splits, self._lengths)
 
-    def to_tf_sparse(self) -> Any:
+    def to_tf_sparse(self) -> tf.SparseTensor:
         """A `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature. Values are not copied.
 
         Raises `ValueError` if single values have a shape of their own.
@@ -230,14 +237,14 @@ class RaggedBytesColumn:
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[list[Nested]]:
         return (self[row] for row in range(len(self)))
 
     @overload
-    def __getitem__(self, index: int) -> list[Any]: ...
+    def __getitem__(self, index: int) -> list[Nested]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[list[Any]]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: slice) -> list[list[Nested]]: ...
+    def __getitem__(self, index: int | slice) -> list[Nested] | list[list[Nested]]:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = _row(index, len(self))
@@ -257,15 +264,15 @@ class RaggedBytesColumn:
         splits = _without_outermost(self.nested_row_splits)
         return RaggedBytesColumn(self.values, self.offsets, *splits, shape=self.shape, lengths=self._lengths[1:])
 
-    def tolist(self) -> list[Any]:
+    def tolist(self) -> list[list[Nested]]:
         """All rows as nested lists of `bytes`; copies."""
         return self[:]
 
-    def to_tf_ragged(self) -> Any:
+    def to_tf_ragged(self) -> tf.RaggedTensor:
         """A string `tf.RaggedTensor`, row splits int64; copies."""
         return _tf_ragged(TensorFlow(), self._strings().to_tf(), self.nested_row_splits, self._lengths)
 
-    def to_tf_sparse(self) -> Any:
+    def to_tf_sparse(self) -> tf.SparseTensor:
         """A string `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature; copies.
 
         Raises `ValueError` if single values have a shape of their own.
@@ -295,7 +302,7 @@ class SparseColumn:
 
     __slots__ = ("indices", "shape", "values")
 
-    def __init__(self, indices: Array, values: Any, shape: tuple[int, ...]) -> None:
+    def __init__(self, indices: Array, values: Array | BytesColumn, shape: tuple[int, ...]) -> None:
         self.indices = indices
         self.values = values
         self.shape = shape
@@ -303,39 +310,39 @@ class SparseColumn:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def to_dense(self, default: Any = 0) -> Array:
+    def to_dense(self, default: npt.ArrayLike = 0) -> Array:
         """An array of `shape`, with `default` where no value is. Of values at one place the last one
         stays. Copies."""
-        is_bytes = isinstance(self.values, BytesColumn)
-        values = self.values.to_numpy() if is_bytes else self.values
+        values = self.values.to_numpy() if isinstance(self.values, BytesColumn) else self.values
         out = np.full(self.shape, default, dtype=values.dtype)
         out[tuple(self.indices.T)] = values
         return out
 
-    def to_torch_sparse(self) -> Any:
+    def to_torch_sparse(self) -> torch.Tensor:
         """A sparse COO `torch.Tensor` of `shape`; values are not copied. Not for strings."""
-        self._refuse_strings("torch")
+        numbers = self._numbers("torch")
         output = Torch()
-        indices, values = output.view(self.indices).t(), output.view(self.values)
+        indices, values = output.view(self.indices).t(), output.view(numbers)
         # The worker checked the places.
         return output.framework.sparse_coo_tensor(indices, values, self.shape, check_invariants=False)
 
-    def to_tf_sparse(self) -> Any:
+    def to_tf_sparse(self) -> tf.SparseTensor:
         """A `tf.SparseTensor` of `shape`; numbers are not copied, strings are."""
         output = TensorFlow()
         values = self.values.to_tf() if isinstance(self.values, BytesColumn) else output.view(self.values)
         return output.framework.SparseTensor(output.view(self.indices), values, self.shape)
 
-    def to_jax_bcoo(self) -> Any:
+    def to_jax_bcoo(self) -> BCOO:
         """A `jax.experimental.sparse.BCOO` of `shape`, indices int32 unless jax_enable_x64 is on. Not for strings."""
-        self._refuse_strings("JAX")
+        numbers = self._numbers("JAX")
         output = Jax()
-        indices, values = output.view(self.indices), output.view(self.values)
+        indices, values = output.view(self.indices), output.view(numbers)
         return import_module("jax.experimental.sparse").BCOO((values, indices), shape=self.shape)
 
-    def _refuse_strings(self, framework: str) -> None:
+    def _numbers(self, framework: str) -> Array:
         if isinstance(self.values, BytesColumn):
             raise ValueError(f"{framework} has no tensors of strings; take values, a BytesColumn, and indices")
+        return self.values
 
     def __repr__(self) -> str:
         return f"SparseColumn(shape={self.shape}, values={len(self.values)})"
@@ -388,9 +395,9 @@ def _row(index: int, rows: int) -> int:
     return row
 
 
-def _nest(items: list[bytes], shape: tuple[int, ...]) -> Any:
+def _nest(items: list[bytes], shape: tuple[int, ...]) -> list[Nested]:
     if len(shape) <= 1:
-        return items
+        return [*items]
     width = prod(shape[1:])
     rows: Iterator[list[bytes]] = (items[i * width : (i + 1) * width] for i in range(shape[0]))
     return [_nest(row, shape[1:]) for row in rows]

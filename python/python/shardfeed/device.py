@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardfeed._native import DeviceArray
 from shardfeed.errors import ConfigError
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from shardfeed.batch import Batch
 
 
-def ordinal(device: Any, output: str) -> int | None:
+class Device(Protocol):
+    """A `torch.device`."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int | None: ...
+
+
+def ordinal(device: str | Device, output: str) -> int | None:
     """The number of the device that a text or a `torch.device` names; None for the host. Raises `ConfigError`."""
     text = str(device)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", text)
@@ -63,7 +72,7 @@ class TorchOnDevice(Torch):
             torch.empty(array.shape, dtype=getattr(torch, array.dtype), device=self._device) for _, array in arrays
         ]
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        batch._native.copy_out([tensor.data_ptr() for tensor in tensors], stream)
+        batch._slot.copy_out([tensor.data_ptr() for tensor in tensors], stream)
         for (name, _), tensor in zip(arrays, tensors, strict=True):
             _put(batch, name, tensor)
 
@@ -83,11 +92,11 @@ class JaxOnDevice(Jax):
     def fill(self, batch: Batch) -> None:
         jax = self.framework
         taken = [(name, jax.dlpack.from_dlpack(array, copy=True)) for name, array in _named(batch)]
-        # What JAX runs later is on streams that it shows to nobody: the batch is let go when its copy is done.
+        # What JAX runs later is on streams that it shows to nobody: the batch's place is released when its copy is done.
         jax.block_until_ready([value for _, value in taken])
         for name, value in taken:
             _put(batch, name, value)
-        batch._native.release()
+        batch._slot.release()
 
 
 def find(output: str, number: int, zero_copy: bool) -> Output:
@@ -112,11 +121,11 @@ def find(output: str, number: int, zero_copy: bool) -> Output:
 def _named(batch: Batch) -> list[tuple[str | None, DeviceArray]]:
     """The batch's arrays on the device with their columns' names; which rows are valid has none."""
     names = {column.place: name for name, column in batch._columns.items()}
-    return [(None if place is None else names[place], array) for place, array in batch._native.device_arrays()]
+    return [(None if place is None else names[place], array) for place, array in batch._slot.device_arrays()]
 
 
 def _put(batch: Batch, name: str | None, value: Any) -> None:
     if name is None:
         batch._valid = value
     else:
-        batch._arrays[name] = value
+        batch[name] = value

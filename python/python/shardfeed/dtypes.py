@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from shardfeed.errors import ConfigError
+
+
+class NamedType(Protocol):
+    """A type of numbers of a framework, such as `tf.float32`."""
+
+    @property
+    def name(self) -> str: ...
+
+
+#: A type of numbers by its name, numpy's, or a framework's.
+DType: TypeAlias = npt.DTypeLike | NamedType
 
 _DTYPES = (
     "bool",
@@ -25,17 +37,17 @@ _DTYPES = (
 )
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: DType | None) -> str:
     """Our name of a type that numpy, TensorFlow or a word says."""
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    text: Any = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if text is None:
         try:
-            text = "None" if dtype is None else np.dtype(dtype).name
+            text = "None" if dtype is None else np.dtype(cast(Any, dtype)).name
         except TypeError:
             text = repr(dtype)
     if text not in _DTYPES:
         raise ConfigError(f"dtype {text!r} is none of {', '.join(_DTYPES)}")
-    return text
+    return str(text)
 
 
 def as_numpy(dtype: str) -> Any:

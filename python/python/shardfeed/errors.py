@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class ShardfeedError(Exception):
     """Anything that shardfeed says."""
@@ -17,10 +19,6 @@ class TokenError(ShardfeedError, ValueError):
 
 class DatasetNotFoundError(ShardfeedError, FileNotFoundError):
     """No file under a name or pattern."""
-
-
-class CacheError(ShardfeedError, OSError):
-    """The index of a dataset cannot be kept."""
 
 
 class ClusterError(ShardfeedError, ConnectionError):
@@ -76,3 +74,8 @@ class FeatureError(DataError):
 
 class ShardChangedError(DataError):
     """A file is not the one that was indexed."""
+
+
+def no_column(name: object, columns: Iterable[str]) -> KeyError:
+    """The error for a name that no column has."""
+    return KeyError(f"there is no column {name!r}; the columns are {', '.join(map(repr, columns))}")

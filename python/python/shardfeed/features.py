@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import prod
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from shardfeed.dtypes import DType
 from shardfeed.errors import ConfigError
+
+#: What a record without a feature has instead: a number, a string, or an array or nested lists of them.
+Default: TypeAlias = npt.ArrayLike | None
 
 _DTYPES = {
     "float32": "float32",
@@ -20,37 +27,50 @@ _DTYPES = {
 }
 
 
+class Feature:
+    """What is in a record under a name: the base class of the features."""
+
+    __slots__ = ()
+
+
+class ForeignFeature(Protocol):
+    """A `tf.io.FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or `SparseFeature`."""
+
+    @property
+    def dtype(self) -> object: ...
+
+
 @dataclass(frozen=True)
-class FixedLenFeature:
+class FixedLenFeature(Feature):
     """The same number of values in every record.
 
     - `shape`: of one record's values, `()` for one value.
     - `dtype`: "float32", "int64" or "string" (byte strings); anything whose name is one of these, as
       numpy's and TensorFlow's types, will do.
-    - `default_value`: for records without the feature, of this shape; a scalar fills it. None: such
-      a record is an error.
+    - `default_value`: for records without the feature: as many values as the shape holds, which TensorFlow does
+      not repeat, either. None, and a default without values: such a record is an error.
 
     Gives an array `[rows, *shape]`; for strings a `BytesColumn`.
     """
 
-    shape: Sequence[int]
-    dtype: Any
-    default_value: Any = None
+    shape: Sequence[int] | int
+    dtype: DType
+    default_value: Default = None
 
 
 @dataclass(frozen=True)
-class VarLenFeature:
+class VarLenFeature(Feature):
     """Any number of values in a record, also none.
 
     Gives a `RaggedColumn`; for strings a `RaggedBytesColumn`. In `sequence_features` any number of
     values in each step: rows of steps of values.
     """
 
-    dtype: Any
+    dtype: DType
 
 
 @dataclass(frozen=True)
-class FixedLenSequenceFeature:
+class FixedLenSequenceFeature(Feature):
     """Any number of values of a shape, padded to the longest record of the batch.
 
     - `shape`, `dtype`: of one of them, as for `FixedLenFeature`.
@@ -61,14 +81,14 @@ class FixedLenSequenceFeature:
     many each row has. In `sequence_features` each step has one of this shape.
     """
 
-    shape: Sequence[int]
-    dtype: Any
+    shape: Sequence[int] | int
+    dtype: DType
     allow_missing: bool = False
-    default_value: Any = None
+    default_value: Default = None
 
 
 @dataclass(frozen=True)
-class RaggedFeature:
+class RaggedFeature(Feature):
     """Any number of values, parted into rows, and rows of rows, by other features of the record.
 
     - `value_key`: the key of the values, if it is not the feature's name.
@@ -80,7 +100,7 @@ class RaggedFeature:
     that come last are dimensions of the values instead. Splits are int64.
     """
 
-    dtype: Any
+    dtype: DType
     value_key: str | None = None
     partitions: Sequence[_Partition] = ()
 
@@ -138,7 +158,7 @@ _Partition = (
 
 
 @dataclass(frozen=True)
-class SparseFeature:
+class SparseFeature(Feature):
     """Values at places of a large and mostly empty tensor.
 
     - `index_key`: the key of the places, int64, as many as values; one for each dimension.
@@ -151,22 +171,24 @@ class SparseFeature:
 
     index_key: str | Sequence[str]
     value_key: str
-    dtype: Any
+    dtype: DType
     size: int | Sequence[int]
     already_sorted: bool = False
 
 
-Feature = (
-    FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | RaggedFeature | SparseFeature
-)
+_FEATURES: dict[str, type[Feature]] = {
+    kind.__name__: kind
+    for kind in (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
+}
+
 #: Name, all but the default as JSON, default.
 FeatureTuple = tuple[str, str, list[Any] | None]
 
 
-def to_native(
-    features: Mapping[str, Feature] | None, argument: str = "features"
-) -> list[FeatureTuple] | None:
-    """The features as the extension module takes them."""
+def checked(
+    features: Mapping[str, Feature | ForeignFeature] | None, argument: str = "features"
+) -> dict[str, Feature] | None:
+    """The features, those of TensorFlow as ours. Raises `ConfigError` for what is no feature."""
     if features is None:
         return None
     if not isinstance(features, Mapping):
@@ -176,7 +198,12 @@ def to_native(
         )
     if not features:
         raise ConfigError(f"{argument} is empty; name at least one, or pass None for raw records")
-    return [_to_native(name, feature) for name, feature in features.items()]
+    return {_name(name): _ours(name, feature) for name, feature in features.items()}
+
+
+def to_native(features: Mapping[str, Feature] | None) -> list[FeatureTuple] | None:
+    """Features that are `checked`, as the extension module takes them."""
+    return None if features is None else [_to_native(name, feature) for name, feature in features.items()]
 
 
 def row_lengths(
@@ -198,9 +225,40 @@ def row_lengths(
     return found
 
 
-def _to_native(name: str, feature: Feature) -> FeatureTuple:
+def _name(name: object) -> str:
     if not isinstance(name, str):
         raise ConfigError(f"a feature's name is a str, not {name!r}")
+    return name
+
+
+def _ours(name: str, feature: object) -> Feature:
+    if type(feature) in _FEATURES.values():
+        return cast(Feature, feature)
+    kind = _FEATURES.get(type(feature).__name__)
+    if kind is None or not _is_tensorflows(feature):
+        raise ConfigError(
+            f"feature {name!r} must be a FixedLenFeature, a VarLenFeature or another feature of "
+            f"shardfeed or tf.io, not {type(feature).__name__}"
+        )
+    # TensorFlow's are named tuples; what only they have is about TensorFlow's own tensors.
+    fields = {field.name: getattr(feature, field.name) for field in dataclasses.fields(cast(Any, kind))}
+    if kind is RaggedFeature:
+        fields["partitions"] = tuple(_our_partition(each) for each in fields["partitions"])
+    return kind(**fields)
+
+
+def _our_partition(partition: object) -> object:
+    kind = getattr(RaggedFeature, type(partition).__name__.lstrip("_"), None)
+    if kind is None or not _is_tensorflows(partition):
+        return partition
+    return cast(object, kind(*(getattr(partition, field.name) for field in dataclasses.fields(kind))))
+
+
+def _is_tensorflows(value: object) -> bool:
+    return type(value).__module__.split(".")[0] in ("tensorflow", "tensorflow_core", "keras")
+
+
+def _to_native(name: str, feature: Feature) -> FeatureTuple:
     default = None
     fields: dict[str, Any]
     match feature:
@@ -220,10 +278,7 @@ def _to_native(name: str, feature: Feature) -> FeatureTuple:
         case SparseFeature():
             kind, fields = "sparse", _sparse(name, feature)
         case _:
-            raise ConfigError(
-                f"feature {name!r} must be a FixedLenFeature, a VarLenFeature or another feature of "
-                f"shardfeed, not {type(feature).__name__}"
-            )
+            raise AssertionError(f"{feature!r} was checked to be a feature")
     text = json.dumps({kind: {"dtype": _dtype(name, feature.dtype), **fields}})
     return (name, text, default)
 
@@ -280,6 +335,7 @@ def _dtype(name: str, dtype: Any) -> str:
 
 
 def _shape(name: str, shape: Sequence[int] | int) -> list[int]:
+    dims: list[Any]
     try:
         dims = [shape] if isinstance(shape, int | np.integer) else list(shape)
     except TypeError:
@@ -292,26 +348,38 @@ def _shape(name: str, shape: Sequence[int] | int) -> list[int]:
 def _default(
     name: str, feature: FixedLenFeature | FixedLenSequenceFeature, dtype: str, shape: list[int]
 ) -> list[Any] | None:
-    if feature.default_value is None:
+    value: Any = feature.default_value
+    if value is None:
         return None
     try:
-        if dtype == "bytes":
-            values = np.empty((), dtype=object)
-            values[()] = feature.default_value
-            if isinstance(feature.default_value, list | tuple | np.ndarray):
-                values = np.array(feature.default_value, dtype=object)
-            flat = np.broadcast_to(values, shape).reshape(-1).tolist()
-            if not all(isinstance(item, str | bytes | bytearray | memoryview) for item in flat):
-                raise ValueError(f"{feature.default_value!r} is not bytes")
-            return [item.encode() if isinstance(item, str) else bytes(item) for item in flat]
-        values = np.asarray(feature.default_value)
-        if dtype == "int64" and values.dtype == np.uint64 and values.max(initial=0) >= 2**63:
-            raise ValueError(f"{values.max()} does not fit int64")
-        if values.dtype.kind not in ("iub" if dtype == "int64" else "iubf"):
-            raise ValueError(f"{feature.default_value!r} is not {dtype}")
-        return [value.item() for value in np.broadcast_to(values, shape).reshape(-1)]
+        # A tensor of a framework.
+        values = _default_values(value.numpy() if hasattr(value, "numpy") else value, dtype)
     except (ValueError, TypeError) as error:
+        raise ConfigError(f"feature {name!r}: default_value does not have dtype {dtype}: {error}") from None
+    if len(values) != prod(shape):
         raise ConfigError(
-            f"feature {name!r}: default_value does not have dtype {dtype} and shape {tuple(shape)}: "
-            f"{error}"
-        ) from None
+            f"feature {name!r}: default_value has {len(values)} values, and shape {tuple(shape)} holds {prod(shape)}; "
+            f"give one for each (TensorFlow does not repeat a single one either)"
+        )
+    return values
+
+
+def _default_values(value: Any, dtype: str) -> list[Any]:
+    """All values, row by row."""
+    if dtype == "bytes":
+        items = np.empty((), dtype=object)
+        items[()] = value
+        if isinstance(value, list | tuple | np.ndarray):
+            items = np.array(value, dtype=object)
+        flat = items.reshape(-1).tolist()
+        if not all(isinstance(item, str | bytes | bytearray | memoryview) for item in flat):
+            raise ValueError(f"{value!r} is not bytes")
+        return [item.encode() if isinstance(item, str) else bytes(item) for item in flat]
+    array = np.asarray(value)
+    if array.size == 0:
+        return []  # nothing to have a type
+    if dtype == "int64" and array.dtype == np.uint64 and array.max() >= 2**63:
+        raise ValueError(f"{array.max()} does not fit int64")
+    if array.dtype.kind not in ("iub" if dtype == "int64" else "iubf"):
+        raise ValueError(f"{value!r} is not {dtype}")
+    return [item.item() for item in array.reshape(-1)]

@@ -7,8 +7,9 @@ from typing import Any
 
 import grain
 
+from shardfeed._native import NativeBatch
 from shardfeed.errors import ConfigError
-from shardfeed.loader import Loader, State
+from shardfeed.loader import Epoch, Loader, State
 from shardfeed.sizes import whole_number
 
 
@@ -71,15 +72,20 @@ class Iterator(grain.DatasetIterator):
             self._check()
             loader = self._loader
             while self._epochs is None or loader.epoch < self._epochs:
-                batch = loader._next(loader.epoch)
-                if batch is not None:
-                    element = dict(batch)
-                    if self._valid is not None:
-                        element[self._valid] = batch.valid
-                    return element
+                # Made before its batch is consumed, as what makes it may fail or be interrupted.
+                element: Any = next(Epoch(loader, loader.epoch, self._make), None)
+                if element is not None:
+                    return element  # type: ignore[no-any-return]
                 if loader._native.steps() == 0:
                     break  # as will be every other epoch
             raise StopIteration
+
+    def _make(self, native: NativeBatch) -> dict[str, Any]:
+        batch = self._loader._make(native)
+        element = dict(batch)
+        if self._valid is not None:
+            element[self._valid] = batch.valid
+        return element
 
     def get_state(self) -> State:
         """The loader's `state_dict()`."""

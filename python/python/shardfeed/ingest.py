@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardfeed.description import Description
+from shardfeed.dtypes import DType
 from shardfeed.errors import ConfigError, DatasetNotFoundError, ShardChangedError
+from shardfeed.options import Compression, suggesting
+from shardfeed.records import Value
 from shardfeed.sources import Source
 from shardfeed.staging import Staging, description_name
 from shardfeed.stored import Array, StoredColumn, as_array, column_of
@@ -21,14 +25,19 @@ from shardfeed.writing import Layout, encode_numbered
 _CHUNK_BYTES = 16 << 20
 
 
+#: Columns of a tuple, as Keras names them.
+_TUPLE_NAMES = ("x", "y", "sample_weight")
+
+
+@suggesting
 def from_arrays(
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, npt.ArrayLike] | tuple[npt.ArrayLike, ...],
     directory: str | os.PathLike[str],
     *,
     prefix: str = "data",
     shard_bytes: int | str = "150MiB",
     seed: int = 0,
-    compression: str | None = None,
+    compression: Compression = None,
     force: bool = False,
 ) -> Source:
     """Writes arrays as a dataset, one record for each row, and returns it as `Loader` takes it; where the same arrays
@@ -41,7 +50,7 @@ def from_arrays(
     shape of a row: int64, float32 and strings are stored as such, text as UTF-8 (it comes back as bytes), all other
     numbers as their bytes, with `operators.decode_raw` in the source.
 
-    - `arrays`: by name, each `[n, ...]`: of bool, (u)int8 to (u)int32, int64, float16 to float64, bfloat16, or
+    - `arrays`: by name, or as a tuple `(x, y)` or `(x, y, sample_weight)`, whose columns are named so; each `[n, ...]`: of bool, (u)int8 to (u)int32, int64, float16 to float64, bfloat16, or
       strings; what numpy makes an array of. They are read row by row, so that `np.memmap` may be larger than memory.
     - The others as for `write_dataset`.
 
@@ -64,15 +73,16 @@ def from_arrays(
         return _write(layout, staging, _Rows(columns), lambda: records, digest)
 
 
+@suggesting
 def from_generator(
-    function: Callable[[], Iterable[Mapping[str, Any]]],
+    function: Callable[[], Iterable[Mapping[str, Value] | tuple[Value, ...]]],
     directory: str | os.PathLike[str],
     *,
-    columns: Mapping[str, tuple[Any, Any]] | None = None,
+    columns: Mapping[str, tuple[DType, Sequence[int | None]]] | None = None,
     prefix: str = "data",
     shard_bytes: int | str = "150MiB",
     seed: int = 0,
-    compression: str | None = None,
+    compression: Compression = None,
     force: bool = False,
 ) -> Source:
     """Writes what a function yields as a dataset, once, and returns it as `Loader` takes it. Later, and in other
@@ -87,7 +97,8 @@ def from_generator(
     Each record has the same columns, each of one type and shape, or it is an error that names the record. They are
     stored as `from_arrays` says. Numbers of Python are int64 and float64 as in numpy, unless `columns` say otherwise.
 
-    - `function`: returns an iterable of dicts; called once, without arguments, and read to its end.
+    - `function`: returns an iterable of dicts, or of tuples `(x, y)` or `(x, y, sample_weight)`, whose columns are named
+      so; called once, without arguments, and read to its end.
     - `columns`: name to (dtype, shape of a row); None: those of the first record. With shape `(None,)` rows may have
       any number of values, of int64, float32 or strings, and the loader gives a ragged column.
     - The others as for `write_dataset`.
@@ -115,6 +126,8 @@ class _Rows:
                 f"the function returns an iterable of dicts, or yields them, but here {type(rows).__name__}"
             )
         for number, row in enumerate(rows):
+            if isinstance(row, tuple):
+                row = _by_name(row)
             if not isinstance(row, Mapping) or not row:
                 raise ConfigError(f"record {number} is a dict of columns, not {row!r:.80}")
             try:
@@ -176,9 +189,18 @@ def _declared(columns: Mapping[str, tuple[Any, Any]]) -> list[StoredColumn]:
     return [StoredColumn.of(name, dtype, shape) for name, (dtype, shape) in columns.items()]
 
 
-def _columns(arrays: Mapping[str, Any]) -> tuple[list[StoredColumn], dict[str, Array]]:
+def _by_name(values: tuple[Any, ...]) -> Mapping[str, Any] | tuple[Any, ...]:
+    """A tuple's values by their names, if it has as many as names are known for."""
+    return dict(zip(_TUPLE_NAMES, values, strict=False)) if 0 < len(values) <= len(_TUPLE_NAMES) else values
+
+
+def _columns(arrays: Mapping[str, Any] | tuple[Any, ...]) -> tuple[list[StoredColumn], dict[str, Array]]:
+    if isinstance(arrays, tuple):
+        arrays = _by_name(arrays)
     if not isinstance(arrays, Mapping) or not arrays:
-        raise ConfigError(f'arrays is a dict of arrays by name, {{"x": x, "y": y}}, not {type(arrays).__name__}')
+        raise ConfigError(
+            f'arrays is a dict of arrays by name, {{"x": x, "y": y}}, or a tuple (x, y), not a {type(arrays).__name__}'
+        )
     values = {name: as_array(name, value) for name, value in arrays.items()}
     columns = [column_of(name, value, rows=True) for name, value in values.items()]
     lengths = {name: len(array) for name, array in values.items()}

@@ -14,7 +14,7 @@ from shardfeed.output import narrowed
 
 
 def global_batch(
-    batch: Mapping[str, Any],
+    batch: Mapping[str, object],
     sharding: jax.sharding.Sharding | Mapping[str, jax.sharding.Sharding],
     *,
     valid: str | None = None,

@@ -1,7 +1,7 @@
 """Lightning's checkpoints where it fetches ahead. Needs lightning.
 
-Lightning takes a `Loader` as it is. It fetches one batch ahead of those whose number nobody knows (mode="dynamic" with
-tail="uneven"), and keeps where the loader stands then: after a batch that nobody was trained on.
+Lightning takes a `Loader` as it is. It fetches one batch ahead of a loader whose length is unknown (mode="dynamic"), and
+keeps where the loader stands then: after a batch that nobody was trained on.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils._pytree import tree_leaves
 
 from shardfeed.batch import Batch
 from shardfeed.errors import ConfigError
 from shardfeed.loader import Loader, State
+from shardfeed.torch import Dataset
 
 
 class LoaderState(Callback):
@@ -23,7 +25,7 @@ class LoaderState(Callback):
     For one `Loader` as `train_dataloader`; also right, and not needed, where the number of batches is known.
 
     Raises `ConfigError` if that is something else, if `training_step` gets something else than its batches, and for a
-    checkpoint before the first of them, where there is no such state.
+    validation over a `Loader` without restart=True, as the sanity check would take batches from it.
     """
 
     def __init__(self) -> None:
@@ -31,13 +33,21 @@ class LoaderState(Callback):
         self._state: State | None = None
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Until a batch was trained on, the state is that of the checkpoint."""
+        """Until training begins, the state is that of the checkpoint."""
         states = _states(checkpoint)
         self._state = states[0] if len(states) == 1 else None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses what it cannot speak for."""
-        _loader(trainer)
+        """Until a batch was trained on, the state is that from before the first one is fetched."""
+        self._state = _loader(trainer).state_dict()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Also before the sanity check."""
+        for given in tree_leaves(trainer.val_dataloaders):
+            dataset = getattr(given, "dataset", None)
+            loader = dataset.loader if isinstance(dataset, Dataset) else given
+            if isinstance(loader, Loader):
+                loader._check_restart("LoaderState, a validation dataloader")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -56,11 +66,8 @@ class LoaderState(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Puts the state in the place of Lightning's."""
         states = _states(checkpoint)
-        if not states:
-            return
-        if self._state is None:
-            raise ConfigError("LoaderState: no batch was trained on yet; save a checkpoint after the first one")
-        states[0] = self._state
+        if states and self._state is not None:
+            states[0] = self._state
 
 
 def _loader(trainer: Trainer) -> Loader:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
 import re
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TextIO, TypeAlias, cast
 
 from shardfeed import _native, progress, ranks
 from shardfeed import device as on_device
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
+from shardfeed.device import Device
 from shardfeed.errors import ConfigError, ShardChangedError, TokenError
-from shardfeed.features import Feature, row_lengths, to_native
+from shardfeed.features import Feature, ForeignFeature, checked, row_lengths, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import device_to_native as device_operators_to_native
 from shardfeed.operators import to_native as operators_to_native
+from shardfeed.options import CompressionChoice, Corrupt, InDoubt, Mode, OutputName, Tail, doubt_policy, flag, suggesting
 from shardfeed.output import TensorFlow
 from shardfeed.output import check_name as check_output
 from shardfeed.output import find as find_output
+from shardfeed.reports import Stats, Why
 from shardfeed.sizes import byte_size as _bytes
 from shardfeed.sizes import whole_number as _number
 from shardfeed.sources import Source
 
-State = dict[str, Any]
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+#: What `state_dict()` returns: JSON.
+State: TypeAlias = dict[str, object]
 
 
 class Skipped(NamedTuple):
@@ -39,6 +49,19 @@ class Skipped(NamedTuple):
     ordinal: int
     reason: str
     what: str
+
+
+def _described(error: BaseException) -> str | None:
+    """An error as the coordinator shows it; None: the process was asked to end."""
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or (isinstance(error, SystemExit) and not error.code):
+        return None
+    return f"{type(error).__name__}: {error}"
+
+
+def _close(native: _native.NativeLoader) -> None:
+    """Closes a loader that its program left open, with the error that ended the program, if one did."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    native.close(None if error is None else _described(error))
 
 
 class Loader:
@@ -56,7 +79,7 @@ class Loader:
       `from_arrays`, `from_generator`, `from_tfds` and `open_source` give it, which says what is in its files: its
       features, and its operators before those that are given, unless `features` are. docs/DATASETS.md.
     - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or
-      `SparseFeature`, as `tf.io.parse_example` takes them; None: raw records under "record".
+      `SparseFeature`, or those of `tf.io` themselves; None: raw records under "record".
     - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
       lists of `tf.train.SequenceExample`s; `features` are then those of the context. No name may be in both.
     - `operators`: what is made of the columns, one after the other, by the worker: see `shardfeed.operators`. They
@@ -75,20 +98,29 @@ class Loader:
     - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
       length is one uniform shuffle. Memory is about two windows of records for each lane of this
       rank, or less within `memory_budget`.
-    - `interleave`, `block_length`: files that are read in turn, and samples taken in a turn.
+    - `interleave`, `block_length`: files that are read in turn, and samples taken in a turn. `interleave=None`: 16, or
+      1 with `shuffle=False`, which keeps the order of the files.
     - `lanes`: equal pieces that an epoch is cut into; must divide batch_size x world_size. None: the
       world size, or what the state to resume from says.
     - `tail`: "drop" leaves the incomplete last step out, "pad" fills it with samples that are not
-      `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank.
+      `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank. None: "drop", or with
+      mode="dynamic" "uneven", the only one that it has.
     - `mode`: "deterministic": which rank delivers what follows from the order. "dynamic": the coordinator hands
       groups of `interleave` files out to whoever asks first, for ranks of different speed and for files that
-      arrive slowly; everything in an epoch is still delivered once. With tail="uneven" an epoch ends for all when every
-      sample is consumed, and nobody knows its steps before; a rank that is gone leaves its rest to the others. A
-      state goes on only in the same cluster, while that keeps the lists. `limit` and `lanes` are not for it.
+      arrive slowly; everything in an epoch is still delivered once. An epoch ends for all ranks when every
+      sample is consumed, so its steps are not known before; a rank that is gone leaves its rest to the others. A
+      state goes on only in the same cluster, while that keeps the lists. It has tail="uneven" only, and no `limit` or
+      `lanes`.
+    - `in_doubt`, `in_doubt_grace`: with mode="dynamic", what becomes of samples that a trainer had begun when its worker or
+      its process was gone, and of which it has not said whether it consumed them. No other rank gets them while it may
+      come back and say so: once everything else of the epoch is consumed, for `in_doubt_grace` seconds (None: 60) more, or
+      until `shardfeed rank gone`. Then "redeliver" (None) gives them to other ranks: none is lost, and those that
+      the trainer did consume come twice; "drop" to nobody: none comes twice, and those that it did not consume are lost.
+      The same on all ranks.
     - `limit`: only the first slots of the order, for smoke runs.
     - `rank`, `world_size`: None: from SHARDFEED_RANK and SHARDFEED_WORLD_SIZE, torch.distributed if it is initialized,
-      torchrun, Horovod, Open MPI, Slurm, Cray PALS, PMI, jax.distributed if it is initialized, or TF_CONFIG, the first
-      that knows, else 0 of 1. The logger "shardfeed" says which one.
+      torchrun, Horovod, Open MPI, MVAPICH2, Slurm, Cray PALS, Cray ALPS, PMI, jax.distributed if it is initialized, or
+      TF_CONFIG, the first that knows, else 0 of 1. The logger "shardfeed" says which one.
     - `replica`: (i, n): this process is the i-th of n that get the same batches, as with tensor or pipeline parallelism. A
       launcher's rank is then that of n consecutive processes; a given one is the data-parallel rank, for any other
       grouping. None: no other process gets these batches. In a cluster the replicas are a job each, "NAME.replica-1"
@@ -105,7 +137,8 @@ class Loader:
     - `dataset`: a dataset that the cluster knows by this name, instead of `files`.
     - `worker`: path of this host's worker's socket; None: SHARDFEED_WORKER, else the usual place; without one
       this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.
-    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer. A
+    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer, or for files whose
+      listing or scan makes no progress. A
       rank of a dynamic job that does its lost worker's work waits on, as nobody else can say what it may read.
     - `prefetch`: batches ahead at most; None: 4, and more while the trainer is kept waiting by bursts. `memory_budget`: bytes or text like "4GiB" for batches ahead
       and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
@@ -115,7 +148,11 @@ class Loader:
       SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed. In a cluster the worker has its own.
     - `provenance`: whether batches say which records they are made of.
     - `resume`: a state to go on from, as for `load_state_dict`; "latest": where the cluster knows all
-      ranks of the job to stand (it hears of it every heartbeat, so some batches may come again).
+      ranks of the job to stand (it hears of it every heartbeat, so some batches may come again); not with
+      tail="uneven", so neither with mode="dynamic".
+    - `restart`: True: every `iter()` begins at step 0 of the same epoch, for evaluation: of epoch 0, or of that which
+      `set_epoch()` or a state says. Not with mode="dynamic". False: an `iter()` after a `break` goes on with the batch
+      that would have come, for training. None: as False, and the first such `iter()` warns.
     - `compression`: "auto", "none", "gzip" or "zlib".
     - `corrupt`: what to do about a record whose data does not match its checksum, or is not what features and
       operators say. "error": raise. "skip-record": its slot is filled with the nearest good record of the order and
@@ -127,27 +164,30 @@ class Loader:
       samples; a file that is left out, or cut, counts as one. Beyond it: an error. None: 0.01, at least 16.
     """
 
+    @suggesting
     def __init__(
         self,
         files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | None = None,
-        features: Mapping[str, Feature] | None = None,
+        features: Mapping[str, Feature | ForeignFeature] | None = None,
         *,
-        sequence_features: Mapping[str, Feature] | None = None,
+        sequence_features: Mapping[str, Feature | ForeignFeature] | None = None,
         operators: Sequence[Operator] = (),
         outputs: Sequence[str] | None = None,
-        output: Literal["numpy", "torch", "jax", "tf"] = "numpy",
-        device: Any = "cpu",
+        output: OutputName = "numpy",
+        device: str | Device = "cpu",
         device_operators: Sequence[Operator] = (),
         zero_copy: bool = False,
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
         shuffle_window: int = 10_000,
-        interleave: int = 16,
+        interleave: int | None = None,
         block_length: int = 1,
         lanes: int | None = None,
-        tail: str = "drop",
-        mode: Literal["deterministic", "dynamic"] = "deterministic",
+        tail: Tail | None = None,
+        mode: Mode = "deterministic",
+        in_doubt: InDoubt | None = None,
+        in_doubt_grace: float | None = None,
         limit: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -164,9 +204,10 @@ class Loader:
         cache_bytes: int | str = 0,
         cache_dir: str | os.PathLike[str] | None = None,
         provenance: bool = False,
-        resume: State | str | Sequence[State] | None = None,
-        compression: str | None = "auto",
-        corrupt: Literal["error", "skip-record", "skip-file"] = "error",
+        resume: State | str | Sequence[State | str] | None = None,
+        restart: bool | None = None,
+        compression: CompressionChoice = "auto",
+        corrupt: Corrupt = "error",
         corrupt_budget: int | float | None = None,
     ) -> None:
         known_records = None
@@ -175,6 +216,7 @@ class Loader:
             if features is None:
                 features, operators = files.features, _after(files.operators, operators)
             files = list(files.files)
+        features, sequence_features = checked(features), checked(sequence_features, "sequence_features")
         coordinators = _coordinators(coordinator)
         if coordinators is None and resume == "latest":
             raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
@@ -182,8 +224,18 @@ class Loader:
             raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
+        restart = None if restart is None else flag("restart", restart)
+        if restart and mode == "dynamic":
+            raise ConfigError(
+                'restart=True: with mode="dynamic" a sample of an epoch is handed out once, so no loop could see the same '
+                'batches again; use mode="deterministic" for evaluation'
+            )
+        if tail is None:
+            tail = "uneven" if mode == "dynamic" else "drop"
+        in_doubt, in_doubt_grace = doubt_policy(in_doubt, in_doubt_grace, mode)
         check_output(output)
         number = on_device.ordinal(device, output)
+        zero_copy, shuffle = flag("zero_copy", zero_copy), flag("shuffle", shuffle)
         if number is None and zero_copy:
             raise ConfigError('zero_copy=True is for device="cuda"; on the CPU batches are viewed without a copy as it is')
         #: Where batches are: "cpu", or "cuda:N".
@@ -200,23 +252,25 @@ class Loader:
             "dataset": dataset,
             "coordinator": coordinators,
             "worker": None if worker is None else os.fspath(worker),
-            "fallback": bool(fallback),
+            "fallback": flag("fallback", fallback),
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
             "features": to_native(features),
-            "sequence_features": to_native(sequence_features, "sequence_features"),
+            "sequence_features": to_native(sequence_features),
             "operators": operators_to_native(operators),
             "outputs": _outputs(outputs),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
-            "shuffle": bool(shuffle),
+            "shuffle": shuffle,
             "shuffle_window": _number("shuffle_window", shuffle_window, 1),
-            "interleave": _number("interleave", interleave, 1),
+            "interleave": None if interleave is None else _number("interleave", interleave, 1),
             "block_length": _number("block_length", block_length, 1),
             "lanes": None if lanes is None else _number("lanes", lanes, 1),
             "tail": str(tail),
             "mode": str(mode),
+            "in_doubt": in_doubt,
+            "in_doubt_grace": in_doubt_grace,
             "limit": None if limit is None else _number("limit", limit, 1),
             "rank": found.rank,
             "world_size": found.world_size,
@@ -224,7 +278,7 @@ class Loader:
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
             "device_operators": None if number is None else on_gpu,
-            "provenance": bool(provenance),
+            "provenance": flag("provenance", provenance),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
@@ -235,35 +289,40 @@ class Loader:
         #: This rank, the number of ranks, and the samples per rank and step: `redeal()` changes them.
         self.rank, self.world_size = found.rank, found.world_size
         self.batch_size: int = options["batch_size"]
-        self._provenance = provenance
-        self._mode = str(mode)
+        self._mode = mode
         #: How often a loop over it began, or it was told where to go on; and what TensorFlow has fetched since.
         self._moves = 0
         self._passes: Any = None
         self._native = _native.NativeLoader.open(options)
-        if os.environ.get("SHARDFEED_TRACE") or number is not None:
-            # What is left open when the interpreter ends writes its timeline all the same, and the driver must not
-            # be in use when it shuts down.
-            weakref.finalize(self, self._native.close)
+        # What is left open when the interpreter ends says how its rank ended, writes its timeline, and lets go of the
+        # driver before that shuts down.
+        weakref.finalize(self, _close, self._native)
         lengths = row_lengths(features, sequence_features)
         self._columns = {
             name: Column(place, kind, dtype, tuple(shape), lengths.get(name, ()) if kind == "ragged" else ())
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
+        #: Makes batches of the native ones.
+        self._make = functools.partial(
+            Batch._of, columns=self._columns, with_provenance=provenance, output=self._output
+        )
         self._check_dtypes()
         self._has_short_batches = tail == "uneven"
         if known_records is not None and corrupt == "error":
             self._check_records(known_records)
+        #: The epoch of each pass with `restart=True`; and where the pass began that was the last one.
+        self._restart, self._pass_epoch = restart, self.epoch
+        self._pass: tuple[int, int] | None = None
         if resume == "latest":
             self._native.load_latest()
+            self._moved()
         elif resume is not None:
             self.load_state_dict(resume)
         self._warn_of_what_is_missing()
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the epoch that the loader stands in."""
-        self._moves += 1
-        return Epoch(self, self.epoch)
+        """The rest of the epoch that the loader stands in; with `restart=True` all of it."""
+        return self._begin()
 
     def epochs(self, count: int) -> Iterator[Epoch]:
         """What is left of the epochs 0 to `count` - 1: for each an iterator over (the rest of) its batches.
@@ -272,8 +331,11 @@ class Loader:
                 for batch in epoch: ...
 
         A resumed loader goes on in its epoch and ends with the same one. After a `break` in the inner loop the rest of
-        that epoch comes next, as with `iter()`. Raises `RuntimeError` if no batch was taken in between.
+        that epoch comes next, as with `iter()`. Raises `RuntimeError` if no batch was taken in between, `ConfigError`
+        with `restart=True`.
         """
+        if self._restart:
+            raise ConfigError("epochs() goes from epoch to epoch, and restart=True repeats one; iterate over the loader")
         last = None
         while self.epoch < _number("count", count, 0):
             stands = self._native.cursor()
@@ -296,17 +358,16 @@ class Loader:
         By tqdm if that is installed, else as lines of text; nothing is written if `file` (None: stderr) is no terminal.
         A resumed loader's begins where it goes on.
         """
-        self._moves += 1
-        return Epoch(self, self.epoch).progress(file=file)
+        return self._begin().progress(file=file)
 
     def __len__(self) -> int:
         """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
-        mode="dynamic" and tail="uneven"."""
+        mode="dynamic"."""
         steps = self._native.steps()
         if steps is None:
             raise TypeError(
-                'len() is unknown until the epoch ends with mode="dynamic" and tail="uneven"; '
-                'use tail="drop" or "pad" for equal steps that are known'
+                'len() is unknown until the epoch ends with mode="dynamic"; use mode="deterministic" for equal steps '
+                'that are known'
             )
         return steps
 
@@ -327,12 +388,12 @@ class Loader:
         return self._native.cursor()[2]
 
     @property
-    def output(self) -> str:
+    def output(self) -> OutputName:
         """What batches have for numbers: "numpy", "torch", "jax" or "tf"."""
         return self._output.name
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> Mode:
         """Who decides which rank delivers a sample: "deterministic" or "dynamic"."""
         return self._mode
 
@@ -370,8 +431,8 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the beginning of `epoch`, except right after loading a state of that epoch."""
-        self._native.set_epoch(_number("epoch", epoch, 0))
-        self._moves += 1
+        self._native.set_epoch(_number("epoch", epoch, 0, _native.EPOCHS))
+        self._moved()
 
     def redeal(self, step: int, world_size: int, rank: int | None = None) -> None:
         """Deals the rest of this epoch anew to `world_size` ranks, without a restart: for the ranks that
@@ -395,7 +456,7 @@ class Loader:
             None if rank is None else _number("rank", rank, 0),
         )
         self.world_size = int(world_size)
-        self._moves += 1
+        self._moved()
 
     def state_dict(self) -> State:
         """Where the loader stands: the batches that the loop got are consumed, no others; of `as_tf_dataset()` the
@@ -406,12 +467,14 @@ class Loader:
         return state
 
     def state_after(self, batch: Batch) -> State:
-        """The state after a batch of this loader, for frameworks that fetch ahead."""
-        state: State = json.loads(self._native.state_after(batch._native))
+        """The state after a batch of this loader: where frameworks fetch ahead, and wherever an exception may come
+        between the loader and the step, as around `next()`. Raises `ConfigError` for a batch that was rebuilt from a
+        mapping, which has no place in the order."""
+        state: State = json.loads(self._native.state_after(batch._slot))
         return state
 
     def load_state_dict(
-        self, state: State | str | Sequence[State | str], *, missing: str = "error"
+        self, state: State | str | Sequence[State | str], *, missing: Literal["error", "replay"] = "error"
     ) -> None:
         """Goes on from a state, at any world size whose batches the lanes divide.
 
@@ -427,9 +490,11 @@ class Loader:
             raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
         states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         self._native.load([_json(each) for each in states], missing == "replay")
-        self._moves += 1
+        self._moved()
 
-    def as_tf_dataset(self, *, valid: str | None = None, state: str | None = None) -> Any:
+    def as_tf_dataset(
+        self, *, valid: str | None = None, state: str | None = None, epochs: int | None = None
+    ) -> tf.data.Dataset:
         """A `tf.data.Dataset` of dicts, batch by batch; one pass is (the rest of) one epoch of this rank.
 
         Its `element_spec` is static: the batch size unless tail="uneven", strings as string tensors, ragged and
@@ -444,19 +509,22 @@ class Loader:
         - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
         - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`: for checkpoints where
           other transformations fetch ahead.
+        - `epochs`: a pass continues until the epochs 0 to `epochs` - 1 are done, as `epochs()`; None: to the end of one.
+          `repeat()` does that, too, but then `state_dict()` counts what it has fetched.
 
         Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
         """
         TensorFlow()  # says so if it is not installed
         from shardfeed import tf_dataset
 
-        return tf_dataset.make(self, valid, state)
+        return tf_dataset.make(self, valid, state, None if epochs is None else _number("epochs", epochs, 0))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
         mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
-        `lookahead`, how many it asks for. Of files in a store `store_requests`, of these `store_retries`,
-        `store_bytes` and `cached_bytes`, as its worker told last.
+        `lookahead`, how many it asks for, and `horizon_waits`, batches that were ready and had to wait for the coordinator. Of files in a store `store_requests`, of these `store_retries`,
+        `store_bytes` and `cached_bytes`, as its worker told last. `suspect_images` counts images that were decoded
+        although libjpeg-turbo warned of their data, as TensorFlow decodes them.
 
         With `device=` of a GPU `device_slots`, `device_slot_bytes` (memory there), `device_ahead`, `device_batches`, of these
         `device_late_batches` (asked for before they were copied), `device_bytes`, `device_pageable_batches` (the
@@ -474,20 +542,28 @@ class Loader:
         stats = self._native.stats()
         if "account" in stats:
             stats["account"] = json.loads(stats["account"])
-        return stats
+        return cast(Stats, stats)
 
-    def why(self) -> dict[str, Any]:
+    def why(self) -> Why:
         """What limits this rank and what to change: `sentence` for people; `limit` ("trainer", "storage",
         "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch", "held_batches",
         "coordinator" or "unknown"), `wait_percent` (of the trainer's time, how much it waited), `is_cold` (shards
         are read for the first time, from storage devices), `because` and `change`."""
         text, sentence = self._native.why()
-        found: dict[str, Any] = json.loads(text)
-        return found | {"sentence": sentence}
+        found: Why = json.loads(text) | {"sentence": sentence}
+        return found
 
     def close(self) -> None:
-        """Stops reading ahead. Batches in use stay good."""
+        """Stops reading ahead. Batches in use stay good, and what the loader says of itself stays as it was: its
+        state, epoch, step, length and statistics."""
         self._native.close()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Says what to use: a torch `DataLoader` over a loader would ask it for samples."""
+        raise TypeError(
+            "a Loader has no samples to index: iterate over it. In a torch DataLoader use "
+            'DataLoader(sf.torch.Dataset(loader), batch_size=None, num_workers=0), with output="torch"'
+        )
 
     def __enter__(self) -> Loader:
         return self
@@ -498,7 +574,7 @@ class Loader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._native.close(None if error is None else _described(error))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -519,14 +595,14 @@ class Loader:
             warnings.warn(
                 f"every epoch has 0 steps: {self.records} records are less than one batch of all "
                 f'ranks; use a smaller batch_size, or tail="pad"',
-                stacklevel=3,
+                stacklevel=4,
             )
         missing = _missing_shards(self.shards)
         if missing:
             warnings.warn(
                 f"{len(missing)} shards that the files' names speak of are not among the files, "
                 f"the first is {missing[0]!r}; check the pattern and the copy",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _check_records(self, known: int) -> None:
@@ -548,28 +624,56 @@ class Loader:
             if (name, column.dtype) not in whole:
                 as_numpy(column.dtype)
 
-    def _next(self, epoch: int) -> Batch | None:
-        native = self._native.next(epoch)
-        if native is None:
-            return None
-        return Batch(native, self._columns, self._provenance, self._output)
+    def _check_restart(self, where: str) -> None:
+        """Refuses a loader whose evaluations would each see other samples."""
+        if not self._restart:
+            raise ConfigError(
+                f"{where}: this loader has no restart=True, so an evaluation that stops early would leave its rest to the "
+                f"next one; make it with restart=True, then each begins at step 0 of the same epoch"
+            )
+
+    def _moved(self) -> None:
+        """It was told where to go on."""
+        self._moves += 1
+        self._pass, self._pass_epoch = None, self.epoch
+
+    def _begin(self) -> Epoch:
+        """A pass over the loader."""
+        self._moves += 1
+        if self._restart:
+            self._native.restart(self._pass_epoch)
+        stands = self.epoch, self.step
+        if self._pass is not None and self._pass < stands and self._pass[0] == stands[0]:
+            self._warn_of_rest(*stands, stacklevel=4)
+        self._pass = stands
+        return Epoch(self, stands[0])
+
+    def _warn_of_rest(self, epoch: int, step: int, stacklevel: int) -> None:
+        """A pass begins inside of an epoch, where the one before was left. Warns once, unless that is meant."""
+        if self._restart is None:
+            warnings.warn(
+                f"this loop goes on at step {step} of epoch {epoch}, where the one before was left; for evaluation, where "
+                f"every loop is to see the same batches, make the loader with restart=True, and where this is meant, with "
+                f"restart=False",
+                stacklevel=stacklevel,
+            )
+            self._restart = False
 
 
-class Epoch(Iterator[Batch]):
-    """The rest of one epoch of a loader."""
+class Epoch(_native.NativeEpoch):
+    """The rest of one epoch of a loader; `number` is the epoch's.
 
-    __slots__ = ("_loader", "number")
+    In `for batch in epoch` an exception, such as that of a signal handler, finds `loader.state_dict()` at the first
+    batch that the loop did not get. `make`: what makes of the worker's batch what the loop gets, before it is consumed.
+    """
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
-        self._loader = loader
-        #: The epoch's number.
-        self.number = epoch
+    __slots__ = ("_loader",)
+    _loader: Loader
 
-    def __next__(self) -> Batch:
-        batch = self._loader._next(self.number)
-        if batch is None:
-            raise StopIteration
-        return batch
+    def __new__(cls, loader: Loader, epoch: int, make: Any = None, asked: Any = None, ended: Any = None) -> Self:
+        new = super().__new__(cls, loader._native, epoch, make or loader._make, asked, ended)
+        new._loader = loader
+        return new
 
     def progress(self, *, file: TextIO | None = None) -> Iterator[Batch]:
         """These batches, with a progress bar: as `Loader.progress()`."""
@@ -666,6 +770,14 @@ def _corrupt_budget(value: int | float | None) -> int | float | None:
     return None if value is None else _number("corrupt_budget", value, 0)
 
 
+def _whole(value: object) -> int:
+    """A number of a framework, such as np.int64, as it comes out of its checkpoints."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{value!r:.60} is a {type(value).__name__}") from None
+
+
 def _json(state: State | str) -> str:
     if isinstance(state, str):
         if not state.lstrip().startswith("{"):
@@ -674,7 +786,7 @@ def _json(state: State | str) -> str:
             )
         return state
     try:
-        return json.dumps(state)
+        return json.dumps(state, default=_whole)
     except (TypeError, ValueError) as error:
         raise TokenError(f"the state is not what state_dict() returned: {error}") from None
 

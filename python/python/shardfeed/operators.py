@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardfeed.dtypes import DType
 from shardfeed.dtypes import dtype_name as _dtype
 from shardfeed.errors import ConfigError
 from shardfeed.tables import Table
@@ -32,12 +33,12 @@ class Operator:
     """One operator, made by the functions of this module."""
 
     output: str
-    operation: dict[str, dict[str, Any]]
+    operation: dict[str, dict[str, object]]
 
 
 def decode_raw(
     input: str,
-    dtype: Any,
+    dtype: DType,
     shape: Sequence[int | str] | int,
     *,
     little_endian: bool = True,
@@ -61,7 +62,7 @@ def decode_raw(
     return _one("decode_raw", input, output, fields)
 
 
-def cast(input: str, dtype: Any, *, output: str | None = None) -> Operator:
+def cast(input: str, dtype: DType, *, output: str | None = None) -> Operator:
     """The same numbers as another type, as `tf.cast`. A float that no integer of the type can be becomes its
     largest or smallest one, one that is no number 0 (in TensorFlow that is left open)."""
     return _one("cast", input, output, {"dtype": _dtype(dtype)})
@@ -89,7 +90,7 @@ def scale(
     scale: float | Sequence[float] = 1.0,
     offset: float | Sequence[float] = 0.0,
     *,
-    dtype: Any = "float32",
+    dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
     """`x * scale + offset`, computed in `dtype`, float32 or float64; one value for all, or one for each of
@@ -107,7 +108,7 @@ def normalize(
     mean: float | Sequence[float],
     std: float | Sequence[float],
     *,
-    dtype: Any = "float32",
+    dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
     """`(x - mean) / std`, computed in `dtype`, float32 or float64; one value for all, or one for each of
@@ -143,7 +144,7 @@ def one_hot(
     *,
     on: float = 1.0,
     off: float = 0.0,
-    dtype: Any = "float32",
+    dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
     """A last dimension of `depth` more: `on` at the place that an integer says, `off` elsewhere, as
@@ -174,28 +175,22 @@ def decode_image(
     input: str,
     channels: int = 3,
     *,
-    dtype: Any = "uint8",
+    dtype: DType = "uint8",
     size: Sequence[int] | None = None,
-    decoder: Literal["zune-jpeg", "turbojpeg"] = "zune-jpeg",
     output: str | None = None,
 ) -> Operator:
-    """Images, `[height, width, channels]`, of JPEG and PNG strings, as `tf.io.decode_image`.
+    """Images, `[height, width, channels]`, of JPEG and PNG strings, as `tf.io.decode_image`. JPEGs have the pixels
+    that `tf.io.decode_jpeg(dct_method="INTEGER_ACCURATE")` gives, bit for bit.
 
     They may differ in size from row to row: `resize` or a crop makes them one size before they are in a batch.
     An orientation in a file's metadata changes nothing.
 
     - `channels`: 1 grey, 3 red, green, blue, 4 with alpha. `dtype`: uint8, or uint16 for PNG.
     - `size`: (height, width) of all images; another size is an error.
-    - `decoder`: what decodes JPEGs. It is part of the job: decoders differ in the last bits of some pixels.
-      "zune-jpeg" is in every build; "turbojpeg", which is faster and decodes no more of an image than is needed,
-      in those that `shardfeed.decoders()` says.
     """
-    if decoder not in ("zune-jpeg", "turbojpeg"):
-        raise ConfigError(f'decoder is "zune-jpeg" or "turbojpeg", not {decoder!r}')
     fields: dict[str, Any] = {
         "channels": _size("channels", channels),
         "dtype": _dtype(dtype),
-        "decoder": decoder,
     }
     if size is not None:
         fields["size"] = _pair("size", size)
@@ -247,7 +242,7 @@ def resize(
     *,
     method: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
     antialias: bool = True,
-    dtype: Any = None,
+    dtype: DType | None = None,
     output: str | None = None,
 ) -> Operator:
     """Images of (height, width) pixels, as `tf.image.resize`.
@@ -325,7 +320,7 @@ def lookup(
     return _one("lookup", input, column if output is None else output, fields)
 
 
-def compute(output: str, expression: str, dtype: Any = "float32") -> Operator:
+def compute(output: str, expression: str, dtype: DType = "float32") -> Operator:
     """An expression over columns of one number a row, computed in float64 and cast to `dtype`.
 
     It has numbers, names of columns, `+ - * /`, `< <= > >= == !=`, `and or not`, brackets, and `abs exp floor

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardfeed.dtypes import as_numpy
 from shardfeed.errors import ConfigError
+from shardfeed.options import OutputName
 
 if TYPE_CHECKING:
     from shardfeed.batch import Batch
@@ -21,7 +22,7 @@ Array = npt.NDArray[Any]
 class Output:
     """numpy's arrays, as they are."""
 
-    name = "numpy"
+    name: OutputName = "numpy"
     #: The framework's module.
     framework: Any = np
 

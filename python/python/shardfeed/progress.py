@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from shardfeed._native import NativeBatch
     from shardfeed.batch import Batch
     from shardfeed.loader import Epoch, Loader
 
@@ -21,25 +22,44 @@ def show(loader: Loader, epoch: Epoch, file: TextIO | None) -> Iterator[Batch]:
     if loader.rank != 0 or not file.isatty():
         return epoch
     bar = _bar(f"epoch {epoch.number}", loader._native.steps(), loader.step, file)
-    return _shown(epoch, bar)
+    shown = _Shown(loader._make, bar)
+    return type(epoch)(loader, epoch.number, shown.make, shown.asked, shown.ended)
 
 
-def _shown(epoch: Epoch, bar: Any) -> Iterator[Batch]:
-    began, waited = time.monotonic(), 0.0
-    try:
-        while True:
-            asked = time.monotonic()
-            batch = next(epoch, None)
-            now = time.monotonic()
-            waited += now - asked
-            bar.set_postfix_str(f"wait {100 * waited / max(now - began, 1e-9):.0f} %", refresh=False)
-            if batch is None:
-                return
-            bar.update()
-            yield batch
-            del batch  # else it would be held while the next one is waited for
-    finally:
-        bar.close()
+class _Shown:
+    """Moves a bar while batches are made, before they are consumed: nothing runs between that and the loop."""
+
+    def __init__(self, make: Callable[[NativeBatch], Batch], bar: Any) -> None:
+        self._make, self._bar = make, bar
+        self._began = self._asked = time.monotonic()
+        self._waited = 0.0
+        self._last: tuple[int, int] | None = None
+
+    def asked(self) -> None:
+        self._asked = time.monotonic()
+
+    def make(self, native: NativeBatch) -> Batch:
+        # After an interrupt it is made again.
+        if (native.epoch, native.step) != self._last:
+            self._last = native.epoch, native.step
+            self._look()
+            self._bar.update()
+        return self._make(native)
+
+    def ended(self) -> None:
+        self._look()
+        self._bar.close()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._waited += now - self._asked
+        share = self._waited / max(now - self._began, 1e-9)
+        self._bar.set_postfix_str(f"wait {100 * share:.0f} %", refresh=False)
+
+    def __del__(self) -> None:
+        # An interrupt may have ended its making.
+        if bar := getattr(self, "_bar", None):
+            bar.close()
 
 
 def _bar(title: str, steps: int | None, step: int, file: TextIO) -> Any:

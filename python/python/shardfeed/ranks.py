@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,21 +22,27 @@ _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     # Not SLURM_NTASKS: a batch script has it too, although it is one process and no step.
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    # It has no variable of its own for the number of ranks.
+    # These have no variable of their own for the number of ranks.
     ("Cray PALS", "PALS_RANKID", "PMI_SIZE"),
+    ("Cray ALPS", "ALPS_APP_PE", "PMI_SIZE"),
     ("PMI", "PMI_RANK", "PMI_SIZE"),
 )
 
 #: Whose size is no sign of them: a batch script has it, or another launcher.
-_BY_RANK_ONLY = ("Slurm", "Cray PALS")
+_BY_RANK_ONLY = ("Slurm", "Cray PALS", "Cray ALPS")
 
 #: Variables with the number of ranks on this host; the first one that is set wins.
 _LOCAL_SIZES = (
-    "LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
+    "LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS",
 )  # fmt: skip
+
+
+#: Names of variables by which launchers that are not known say which rank a process is, or of how many.
+_OF_LAUNCHERS = re.compile(r"(.*_)?((LOCAL_?)?RANK(ID)?|WORLD_SIZE|NRANKS|COMM_SIZE)")
 
 
 #: Launcher, variables that together name one start of its ranks.
@@ -88,7 +95,22 @@ def _found() -> Ranks:
     if "PMIX_RANK" in os.environ:
         # Taking this for rank 0 of 1 would make every process read everything.
         raise ConfigError("PMIX_RANK is set, but nothing says how many ranks there are; pass rank= and world_size=")
+    _warn_of_a_launcher()
     return Ranks(0, 1, _DEFAULT)
+
+
+def _warn_of_a_launcher() -> None:
+    """Where variables look as if a launcher that is not known had started this process as one of several."""
+    named = sorted(filter(_OF_LAUNCHERS.fullmatch, os.environ))
+    found = {name: os.environ[name] for name in named if os.environ[name].isdigit()}
+    sizes = [value for name, value in found.items() if name.endswith(("SIZE", "NRANKS"))]
+    if found and (not sizes or any(int(size) > 1 for size in sizes)):
+        listed = ", ".join(f"{name}={value}" for name, value in found.items())
+        warnings.warn(
+            f"this process reads everything, as rank 0 of 1, but {listed} look like one of several processes of a launcher "
+            f"that is not known here; pass rank= and world_size=",
+            stacklevel=6,
+        )
 
 
 def _shardfeed() -> Ranks | None:

@@ -5,15 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from shardfeed import _native
 from shardfeed.errors import ConfigError
+from shardfeed.options import Compression, CompressionChoice
 
 
-def read_records(path: str | os.PathLike[str], compression: str | None = "auto") -> Iterator[bytes]:
+class Message(Protocol):
+    """A protocol buffer, such as a `tf.train.Example`."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+#: A feature's value: numbers, `bytes`, `str`, or sequences and arrays of them; None leaves it out.
+Value: TypeAlias = npt.ArrayLike | None
+#: What becomes a record: its bytes, a protocol buffer, or a dict of features to encode as an Example.
+Record: TypeAlias = bytes | bytearray | memoryview | Message | Mapping[str, Value]
+
+
+def read_records(path: str | os.PathLike[str], compression: CompressionChoice = "auto") -> Iterator[bytes]:
     """The records of a file, in order, each checked.
 
     - `compression`: "auto", "none" (or None), "gzip" or "zlib".
@@ -24,7 +38,7 @@ def read_records(path: str | os.PathLike[str], compression: str | None = "auto")
     return _native.NativeRecords(os.fspath(path), compression or "none")
 
 
-def encode_example(features: Mapping[str, Any]) -> bytes:
+def encode_example(features: Mapping[str, Value]) -> bytes:
     """A serialized `tf.train.Example`.
 
     Values are numbers, `bytes`, `str` (as UTF-8), or sequences and arrays of them, flattened in
@@ -39,7 +53,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 
 def encode_sequence_example(
-    context: Mapping[str, Any], feature_lists: Mapping[str, Sequence[Any]]
+    context: Mapping[str, Value], feature_lists: Mapping[str, Sequence[Value]]
 ) -> bytes:
     """A serialized `tf.train.SequenceExample`.
 
@@ -65,14 +79,13 @@ class TFRecordWriter:
     As a context manager it leaves nothing behind when the block raises.
     """
 
-    def __init__(self, path: str | os.PathLike[str], compression: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], compression: Compression = None) -> None:
         self._native = _native.NativeWriter(os.fspath(path), compression or "none")
 
-    def write(self, record: bytes | Mapping[str, Any]) -> None:
-        """Appends a record: its bytes, or a dict of features to encode as an Example."""
-        if isinstance(record, Mapping):
-            record = encode_example(record)
-        self._native.write(bytes(record))
+    def write(self, record: Record) -> None:
+        """Appends a record: its bytes, a protocol buffer such as a `tf.train.Example`, or a dict of features to encode
+        as an Example. Raises `ConfigError` for anything else."""
+        self._native.write(as_bytes(record))
 
     def close(self) -> None:
         """Ends the file and gives it its name."""
@@ -91,6 +104,19 @@ class TFRecordWriter:
             self._native.finish()
         else:
             self._native.abort()
+
+
+def as_bytes(record: Record) -> bytes:
+    """A record's bytes. Raises `ConfigError` for what is no record."""
+    if isinstance(record, Mapping):
+        return encode_example(record)
+    if isinstance(record, bytes | bytearray | memoryview):
+        return bytes(record)
+    if hasattr(record, "SerializeToString"):
+        return record.SerializeToString()
+    raise ConfigError(
+        f"a record is bytes, a protocol buffer such as tf.train.Example, or a dict of features, not a {type(record).__name__}"
+    )
 
 
 def _is_untyped(value: Any) -> bool:

@@ -14,14 +14,14 @@ _UNITS = {
 }  # fmt: skip
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """The option `name` as a whole number, at least `least` and below 2**64."""
+def whole_number(name: str, value: Any, least: int, below: int = 2**64) -> int:
+    """The option `name` as a whole number, at least `least` and below `below`, a power of 2."""
     try:
         number = value.__index__()
     except AttributeError:
         raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
-    if number < least or number >= 2**64:
-        raise ConfigError(f"{name} must be at least {least} and below 2**64, not {value}")
+    if number < least or number >= below:
+        raise ConfigError(f"{name} must be at least {least} and below 2**{below.bit_length() - 1}, not {value}")
     return int(number)
 
 

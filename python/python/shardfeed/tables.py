@@ -25,7 +25,7 @@ Form = tuple[str, tuple[int, ...]]
 
 
 def write_table(
-    path: str | os.PathLike[str], keys: Any, columns: Mapping[str, Any]
+    path: str | os.PathLike[str], keys: npt.ArrayLike | Sequence[bytes], columns: Mapping[str, npt.ArrayLike]
 ) -> str:
     """Writes the table at `path`, and returns its digest. One that is there is replaced when the new one is whole.
 

@@ -25,7 +25,7 @@ _LEFT = (
 )
 
 
-def make(loader: Loader, valid: str | None, state: str | None) -> Elements:
+def make(loader: Loader, valid: str | None, state: str | None, epochs: int | None) -> Elements:
     """As `Loader.as_tf_dataset` says."""
     if loader.output not in ("numpy", "tf"):
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
@@ -58,7 +58,7 @@ def make(loader: Loader, valid: str | None, state: str | None) -> Elements:
     passes: Passes = loader._passes or Passes()
     loader._passes = passes
     numbered = tf.data.Dataset.from_generator(
-        lambda: passes.elements(loader, element), output_signature=(tf.TensorSpec([], tf.int64), spec)
+        lambda: passes.elements(loader, element, epochs), output_signature=(tf.TensorSpec([], tf.int64), spec)
     )
     return Elements(passes, numbered.with_options(options))
 
@@ -89,23 +89,40 @@ class Passes:
         #: The state before the batch that is being fetched.
         self._fetching: str | None = None
 
-    def elements(self, loader: Loader, element: Callable[[Batch], dict[str, Any]]) -> Iterator[tuple[int, Any]]:
-        """One pass: the rest of an epoch, as (number, element)."""
+    def elements(
+        self, loader: Loader, element: Callable[[Batch], dict[str, Any]], epochs: int | None
+    ) -> Iterator[tuple[int, Any]]:
+        """One pass: the rest of an epoch, or of the epochs before `epochs`, as (number, element)."""
         with self._turn, self._lock:
             self._begun += 1
             this = self._begun
             self._again.extendleft(reversed(self._ahead.values()))
             self._ahead.clear()
-            if self._moves != loader._moves:
+            if loader._restart:
+                self._again.clear()
+                loader._begin()
+                self._moves = loader._moves
+            elif self._moves != loader._moves:
                 # It was told to go on elsewhere since, or somebody took batches behind these.
                 self._again.clear()
                 self._moves = loader._moves
+            elif self._again:
+                loader._warn_of_rest(self._again[0].batch.epoch, self._again[0].batch.step, stacklevel=2)
+            elif this > 1 and loader.step > 0:
+                loader._warn_of_rest(loader.epoch, loader.step, stacklevel=2)
             rest = Epoch(loader, self._again[0].batch.epoch if self._again else loader.epoch)
+        if epochs is not None and rest.number >= epochs:
+            return
+        is_new = False  # an epoch without batches ends the pass
         while True:
             with self._turn:
                 if this != self._begun:
                     raise ConfigError(_LEFT)
                 taken = self._take_again() or self._fetch(loader, rest)
+                if taken is None and epochs is not None and loader.epoch < epochs and not is_new:
+                    rest, is_new = Epoch(loader, loader.epoch), True
+                    continue
+                is_new = False
             if taken is None:
                 return
             number, batch = taken

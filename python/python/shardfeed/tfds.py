@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def _tensor(name: str, tensor: Mapping[str, Any]) -> tuple[Feature, list[Operato
     if encoding == "bytes" and dtype in ("bool", "bfloat16", *_INTEGERS, *_FLOATS) and not is_optional:
         return FixedLenFeature((), "string"), [operators.decode_raw(name, dtype, dims)]
     stored = _stored(name, tensor)
-    default = _default(dtype) if is_optional else None
+    default = [_default(dtype)] * prod(dims) if is_optional else None
     return FixedLenFeature(dims, stored, default), [] if dtype in (stored, *_STRINGS) else [operators.cast(name, dtype)]
 
 
@@ -254,7 +255,7 @@ def _stored(name: str, tensor: Mapping[str, Any]) -> str:
     raise ConfigError(f"{name!r} is {optional} tensor of {dtype} with encoding {encoding!r}")
 
 
-def _default(dtype: str) -> Any:
+def _default(dtype: str) -> bytes | int | float:
     """What TFDS gives where an optional value is not there."""
     if dtype in _STRINGS:
         return b""

@@ -24,7 +24,11 @@ class Dataset(torch.utils.data.IterableDataset):
     in `state_dict()`; what comes out of it is `Batch`es, so `state_after(batch)` knows each. It has no
     `set_epoch()` on purpose: some trainers count epochs from their own start, a resumed loader goes on by itself.
 
-    Raises `ConfigError` in worker processes, and where Accelerate would deal a rank's batches out once more.
+    DataLoader runs Python between the loader and the loop: after an exception that comes at any time, as that of a
+    signal handler, `state_after()` of the last batch that was trained on is exact, `state_dict()` may be one further.
+
+    Raises `ConfigError` in worker processes, where a `batch_size=` would put batches together, and where Accelerate
+    would deal a rank's batches out once more.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -40,8 +44,7 @@ class Dataset(torch.utils.data.IterableDataset):
                 f"DataLoader(num_workers={worker.num_workers}): each worker process would deliver all batches of this "
                 f"rank again, and shardfeed reads and decodes in threads of its own; use num_workers=0"
             )
-        if self.loader.world_size > 1:
-            _refuse_second_dealers()
+        _check_readers(self.loader.world_size)
         return iter(self.loader)
 
     def __len__(self) -> int:
@@ -61,15 +64,23 @@ class Dataset(torch.utils.data.IterableDataset):
         return self.loader.state_after(batch)
 
 
-def _refuse_second_dealers() -> None:
-    """Accelerate's `prepare()` makes one process read for all, which would drop the other ranks' batches. Nobody
-    tells a dataset who reads it, so the callers are looked through."""
-    if "accelerate.data_loader" not in sys.modules:
-        return
+_BATCHES = (
+    "these are batches already: use DataLoader(dataset, batch_size=None); for Hugging Face's Trainer return the Loader "
+    "from get_train_dataloader()"
+)
+
+
+def _check_readers(world_size: int) -> None:
+    """Refuses those that would put several batches into one, whatever their collator, and those that would deal a
+    rank's batches out once more. Nobody tells a dataset who reads it, so the callers are looked through."""
     frame = sys._getframe(2)
     for _ in range(12):
-        reader = type(frame.f_locals.get("self"))
-        if (reader.__module__, reader.__name__) == ("accelerate.data_loader", "DataLoaderDispatcher"):
+        reader = frame.f_locals.get("self")
+        if type(reader).__name__ == "_IterableDatasetFetcher" and getattr(reader, "auto_collation", False):
+            raise ConfigError(_BATCHES)
+        # Accelerate's `prepare()` makes one process read for all, which would drop the other ranks' batches.
+        name = (type(reader).__module__, type(reader).__name__)
+        if world_size > 1 and name == ("accelerate.data_loader", "DataLoaderDispatcher"):
             raise ConfigError(
                 "Accelerate's DataLoaderDispatcher would deal this rank's batches out to all processes; do not "
                 "prepare() the DataLoader: iterate over the Loader, and register_for_checkpointing(loader)"
@@ -80,7 +91,7 @@ def _refuse_second_dealers() -> None:
 
 
 def _refuse_to_collate(batches: Any, *, collate_fn_map: Any = None) -> NoReturn:
-    raise ConfigError("these are batches already: use DataLoader(dataset, batch_size=None)")
+    raise ConfigError(_BATCHES)
 
 
 # Without it a DataLoader's own batch_size would put another dimension before each column.

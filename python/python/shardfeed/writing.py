@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from shardfeed.errors import ConfigError
 from shardfeed.mixing import Keys, Mixer
-from shardfeed.records import TFRecordWriter, encode_example
+from shardfeed.options import Compression, flag, suggesting
+from shardfeed.records import Record, TFRecordWriter, as_bytes
 from shardfeed.sizes import byte_size, whole_number
 from shardfeed.sources import Source
 from shardfeed.staging import Staging, check_prefix, shard_name
@@ -21,14 +22,15 @@ _SHARDS_MAX = 99_999
 _FRAME_BYTES = 16
 
 
+@suggesting
 def write_dataset(
-    iterable: Iterable[bytes | Mapping[str, Any]],
+    iterable: Iterable[Record],
     directory: str | os.PathLike[str],
     *,
     prefix: str = "data",
     shard_bytes: int | str = "150MiB",
     seed: int = 0,
-    compression: str | None = None,
+    compression: Compression = None,
     force: bool = False,
 ) -> Source:
     """Writes records as TFRecord shards `PREFIX-00000-of-00007.tfrecord`, and returns them as `Loader` takes them.
@@ -38,7 +40,7 @@ def write_dataset(
     of them pass through files in `directory`, which shrink as the shards grow. The shards appear under their names
     when all of them are written; on an error, nothing is left.
 
-    - `iterable`: of records, each its bytes, or a dict of features as `encode_example` takes it. Read once, to its end.
+    - `iterable`: of records, each as `TFRecordWriter.write` takes it. Read once, to its end.
     - `directory`: local or mounted; made if it is not there.
     - `prefix`: what names start with.
     - `shard_bytes`: size of a shard before compression, about; bytes or text like "150MiB".
@@ -66,7 +68,7 @@ class Layout:
     prefix: str
     shard_bytes: int
     seed: int
-    compression: str
+    compression: Literal["none", "gzip", "zlib"]
     force: bool
 
     @classmethod
@@ -76,7 +78,7 @@ class Layout:
         prefix: str,
         shard_bytes: int | str,
         seed: int,
-        compression: str | None,
+        compression: Compression,
         force: bool,
     ) -> Layout:
         """What arguments say, checked."""
@@ -93,7 +95,7 @@ class Layout:
             byte_size("shard_bytes", shard_bytes, 1),
             whole_number("seed", seed, 0),
             compression,
-            bool(force),
+            flag("force", force),
         )
 
     def stage(self, *, wait: bool = False) -> Staging:
@@ -155,7 +157,7 @@ def _parts(records: Iterator[bytes], count: int, total: int, shards: int) -> Ite
         yield _Part(part(shard), shards)
 
 
-def _encoded(iterable: Iterable[bytes | Mapping[str, Any]]) -> Iterator[bytes]:
+def _encoded(iterable: Iterable[Record]) -> Iterator[bytes]:
     if isinstance(iterable, Mapping):
         raise ConfigError("a dict is no sequence of records; from_arrays() writes a dict of arrays")
     try:
@@ -164,17 +166,12 @@ def _encoded(iterable: Iterable[bytes | Mapping[str, Any]]) -> Iterator[bytes]:
         hint = "; call it, and pass what it returns" if callable(iterable) else ""
         raise ConfigError(f"records come from an iterable, not from {type(iterable).__name__}{hint}") from None
     for number, record in enumerate(records):
-        if isinstance(record, Mapping):
-            yield encode_numbered(number, record)
-        elif isinstance(record, bytes | bytearray | memoryview):
-            yield bytes(record)
-        else:
-            raise ConfigError(f"record {number} is bytes or a dict of features, not {type(record).__name__}")
+        yield encode_numbered(number, record)
 
 
-def encode_numbered(number: int, record: Mapping[str, Any]) -> bytes:
-    """The record's Example, or an error with its number."""
+def encode_numbered(number: int, record: Record) -> bytes:
+    """The record's bytes, or an error with its number."""
     try:
-        return encode_example(record)
+        return as_bytes(record)
     except (ConfigError, OverflowError) as error:
         raise ConfigError(f"record {number}: {error}") from None

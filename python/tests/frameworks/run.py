@@ -4,6 +4,8 @@
     python python/tests/frameworks/run.py target/frameworks torch -k dcp  # one, with options for pytest
     PYTHON=python3.13 python python/tests/frameworks/run.py target/frameworks  # under another interpreter
 
+With PYTHONPATH and SHARDFEED_BINARY of the Makefile's ON_DEV they run on the module and the command of `make dev`.
+
 Fails if a test fails, or is skipped without being in allowed_skips.txt.
 """
 
@@ -23,13 +25,15 @@ PYTHON = HERE.parents[1]
 GROUPS = {
     "torch": [
         "test_torch_output.py", "test_torch_dataset.py", "test_torch_ranks.py", "test_lightning.py", "test_accelerate.py",
-        "test_training_torch.py",
+        "test_huggingface.py", "test_batches_torch.py", "test_interrupts_torch.py", "test_training_torch.py",
     ],
     "jax": [
         "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_training_jax.py",
     ],
     "tensorflow": [
-        "test_tf_output.py", "test_tf_dataset.py", "test_tf_workers.py", "test_tfds.py", "test_training_keras.py",
+        "test_tf_output.py", "test_tf_dataset.py", "test_tf_features.py", "test_tf_workers.py", "test_tfds.py", "test_keras.py",
+        "test_interrupts_tf.py",
+        "test_training_keras.py",
     ],
 }  # fmt: skip
 IN_ALL = ["test_examples.py"]
@@ -72,7 +76,9 @@ def run(home: Path, name: str, options: list[str]) -> bool:
     report = home / f"{name}.xml"
     files = [f"tests/frameworks/{file}" for file in (*GROUPS[name], *IN_ALL)]
     command = [str(environment(home, name)), "-m", "pytest", f"--junitxml={report}", *files, *options]
-    paths = {"PYTHONPATH": str(PYTHON / "python"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # The package of `make build`, or that beside another command.
+    package = os.environ["PYTHONPATH"] if "SHARDFEED_BINARY" in os.environ else str(PYTHON / "python")
+    paths = {"PYTHONPATH": package, "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(command, cwd=PYTHON, env={**os.environ, **paths})
     allowed = {line for line in (HERE / "allowed_skips.txt").read_text().splitlines() if not line.startswith("#")}
     wrong = [test for test in skipped(report) if test not in allowed]

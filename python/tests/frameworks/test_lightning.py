@@ -111,6 +111,31 @@ def test_at_the_end_of_an_epoch_the_next_one_is_kept(
         loader.close()
 
 
+@pytest.mark.parametrize("stop", [0, 1, 5, 6])
+def test_an_exception_in_a_step_loses_no_batch(files: str, tmp_path: Path, stop: int) -> None:
+    """Also in the first step of a training, and in that of one that goes on from a checkpoint."""
+
+    class Stops(Model):
+        def training_step(self, batch: sf.Batch, index: int) -> torch.Tensor:
+            if len(self.seen) == stop:
+                raise InterruptedError
+            return super().training_step(batch, index)
+
+    each = plain(files)
+    expected = [batch["id"].tolist() for _ in range(3) for batch in each]
+    seen: list[list[int]] = []
+    checkpoint: Any = None
+    for number in range(2):
+        kept = L.pytorch.callbacks.OnExceptionCheckpoint(str(tmp_path), filename=f"kept-{number}")
+        model = Stops()
+        with pytest.raises(InterruptedError):
+            trainer(tmp_path, 18, [sf.lightning.LoaderState(), kept]).fit(model, plain(files), ckpt_path=checkpoint)
+        checkpoint, seen = kept.ckpt_path, seen + model.seen
+    last = Model()
+    trainer(tmp_path, 18).fit(last, plain(files), ckpt_path=checkpoint)
+    assert seen + last.seen == expected[:18]
+
+
 def test_what_it_cannot_speak_for_is_refused(files: str, tmp_path: Path) -> None:
     class AsDict(Model):
         def on_before_batch_transfer(self, batch: Any, index: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -328,3 +329,27 @@ def test_a_loaders_error_comes_through(tmp_path: Path) -> None:
         for element in each.as_tf_dataset():
             got.append(element["id"].numpy().tolist())
     assert got == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_pass_that_continues_one_that_was_left_warns_once(tmp_path: Path) -> None:
+    files = mixed.write(tmp_path / "data")
+    dataset = mixed.loader(files).as_tf_dataset()
+    assert len(list(dataset.take(2))) == 2
+    with pytest.warns(UserWarning, match="make the loader with restart=True"):
+        assert len(list(dataset.take(2))) == 2
+    meant = mixed.loader(files, restart=False).as_tf_dataset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for again in (dataset, meant, meant):
+            assert len(list(again.take(1))) == 1
+
+
+def test_every_pass_of_a_restarting_loader_is_the_same(tmp_path: Path) -> None:
+    """Also after passes that were left, with what TensorFlow had fetched ahead of them."""
+    files = mixed.write(tmp_path / "data")
+    whole = [batch["id"].tolist() for batch in mixed.loader(files)]
+    loader = mixed.loader(files, restart=True)
+    dataset = loader.as_tf_dataset().map(lambda each: each["id"]).prefetch(3)
+    for taken in (2, 1, 6, 3, 6):
+        assert [ids.numpy().tolist() for ids in dataset.take(taken)] == whole[:taken]
+    assert [ids.numpy().tolist() for ids in dataset] == whole

@@ -272,7 +272,7 @@ def check(batch: sf.Batch, row: int, theirs: dict[int, dict[str, Any]], names: l
         if isinstance(got, bytes | list):
             assert got == (wanted if isinstance(wanted, bytes) else wanted.tolist()), name
         elif name == "photo":
-            # Decoders of JPEGs differ in the last bits, and TFDS takes the fast one of libjpeg's transforms.
+            # TFDS decodes with the fast one of libjpeg's transforms, this package with the accurate one.
             assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
             difference = np.abs(got.astype(int) - wanted)
             assert difference.max() <= 6 and difference.mean() <= 1.5

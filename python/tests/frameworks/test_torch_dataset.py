@@ -191,3 +191,10 @@ def test_two_ranks_by_torchrun_and_resumed_as_one(files: str, tmp_path: Path) ->
     assert list(two) == [0, 1, 2] and list(one) == [3, 4, 5]
     assert two | one == whole
     assert sorted(number for ids in whole.values() for number in ids) == list(range(mixed.ROWS))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"batch_size": None}, {"batch_size": 4, "num_workers": 1}])
+def test_a_dataloader_over_a_loader_says_what_to_use(tmp_path: Path, options: dict[str, Any]) -> None:
+    with mixed.loader(mixed.write(tmp_path), output="torch") as each:
+        with pytest.raises(TypeError, match=r"DataLoader\(sf.torch.Dataset\(loader\), batch_size=None, num_workers=0\)"):
+            next(iter(torch.utils.data.DataLoader(each, **options)))

@@ -1,0 +1,210 @@
+//! One epoch's batches for Python's `for`. A batch is made whole before it is consumed, and nothing of Python
+//! runs between that and its return: an exception finds a loader that stands where the loop does.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use shardfeed_device::Device;
+use shardfeed_embedded::{Commit, Loader, Offer, Offered};
+
+use crate::batch::NativeBatch;
+use crate::device::{device_error, lend};
+use crate::errors::named;
+use crate::loader::NativeLoader;
+
+/// How long a wait goes on before signals are looked at.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// The rest of one epoch of a loader.
+#[pyclass(frozen, subclass, module = "shardfeed._native")]
+pub(crate) struct NativeEpoch {
+    loader: Py<NativeLoader>,
+    /// The epoch's number.
+    #[pyo3(get)]
+    number: u64,
+    /// Makes of a `NativeBatch` what the loop gets; called again if it was interrupted.
+    make: Py<PyAny>,
+    /// Called when the loop asks for a batch, and when there is none.
+    asked: Option<Py<PyAny>>,
+    ended: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl NativeEpoch {
+    #[new]
+    #[pyo3(signature = (loader, number, make, asked=None, ended=None))]
+    fn new(
+        loader: Py<NativeLoader>,
+        number: u64,
+        make: Py<PyAny>,
+        asked: Option<Py<PyAny>>,
+        ended: Option<Py<PyAny>>,
+    ) -> Self {
+        Self { loader, number, make, asked, ended }
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if let Some(asked) = &self.asked {
+            asked.call0(py)?;
+        }
+        let taken = self.loader.get().take(py, self.number, &self.make)?;
+        if let (None, Some(ended)) = (&taken, &self.ended) {
+            ended.call0(py)?;
+        }
+        Ok(taken)
+    }
+}
+
+/// The batch in hand, if there is one.
+enum InHand {
+    Ready { number: u64, new: Option<Offered> },
+    EpochEnd,
+    Pending,
+}
+
+impl NativeLoader {
+    /// What `make` makes of the next batch of `epoch`, which is consumed; `None` if the loader stands in another
+    /// epoch. After an exception the next call finds the same batch.
+    fn take(&self, py: Python<'_>, epoch: u64, make: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        self.check_process(py)?;
+        let _turn = self.turn.begin(py)?;
+        let mut made: Option<(u64, Py<PyAny>)> = None;
+        loop {
+            py.check_signals()?;
+            let number = match self.look(py, epoch)? {
+                InHand::EpochEnd => return Ok(None),
+                InHand::Pending => continue,
+                InHand::Ready { number, new } => {
+                    if let Some(offered) = new {
+                        let native = NativeBatch::new(offered, self.with_provenance);
+                        self.turn.keep(number, Py::new(py, native)?);
+                    }
+                    number
+                }
+            };
+            let Some(native) = self.turn.kept(py, number) else {
+                return Err(named(py, "ShardfeedError", "the loader was closed"));
+            };
+            let object = match made.take() {
+                Some((of, object)) if of == number => object,
+                _ => make.call1(py, (native.clone_ref(py),))?,
+            };
+            py.check_signals()?;
+            match self.with(py, Loader::commit)? {
+                // From here on nothing may fail, and no signal may be looked at.
+                Commit::Consumed(_) => {
+                    native.get().consumed();
+                    self.turn.forget();
+                    if let Some(device) = &self.device {
+                        device.look();
+                    }
+                    return Ok(Some(object));
+                }
+                Commit::Later => {
+                    made = Some((number, object));
+                    py.detach(|| std::thread::sleep(SIGNALS_EVERY));
+                }
+                Commit::Withdrawn => self.turn.forget(),
+            }
+        }
+    }
+
+    /// Waits a moment for the next batch of `epoch`.
+    fn look(&self, py: Python<'_>, epoch: u64) -> PyResult<InHand> {
+        let device = self.device.as_ref();
+        device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
+        self.with(py, |loader| {
+            if loader.cursor().epoch() != epoch {
+                return Ok(InHand::EpochEnd);
+            }
+            let number = match loader.offer(SIGNALS_EVERY)? {
+                Offer::Ready(number) => number,
+                Offer::EpochEnd => return Ok(InHand::EpochEnd),
+                Offer::Pending => return Ok(InHand::Pending),
+            };
+            // A GPU may be busy for ever: the wait for it, too, is one that a signal ends.
+            if let (Some(device), Some(batch)) = (device, loader.offered())
+                && !lend(device, &self.made, batch, SIGNALS_EVERY)?
+            {
+                return Ok(InHand::Pending);
+            }
+            Ok(InHand::Ready { number, new: loader.take_offered() })
+        })
+    }
+}
+
+/// Which thread takes the next batch of a loader, and what it has in hand: one at a time, as a batch that is
+/// made and not consumed is nobody else's.
+#[derive(Default)]
+pub(crate) struct Turn {
+    state: Mutex<TurnState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct TurnState {
+    owner: Option<ThreadId>,
+    /// The batch in hand, by the number of its offer.
+    in_hand: Option<(u64, Py<NativeBatch>)>,
+}
+
+/// A thread's turn; ends when dropped.
+struct InTurn<'a>(&'a Turn);
+
+impl Drop for InTurn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().owner = None;
+        self.0.ended.notify_one();
+    }
+}
+
+impl Turn {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
+        // Every change of the state is complete when the lock is released, also by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread takes a batch.
+    fn begin(&self, py: Python<'_>) -> PyResult<InTurn<'_>> {
+        let this = std::thread::current().id();
+        let mut state = self.lock();
+        while let Some(owner) = state.owner {
+            drop(state);
+            if owner == this {
+                let message = "this thread takes a batch of this loader already: a signal handler, or what \
+                               makes batches, must not iterate over it";
+                return Err(named(py, "ShardfeedError", message));
+            }
+            py.detach(|| {
+                let taken = |state: &mut TurnState| state.owner.is_some();
+                drop(self.ended.wait_timeout_while(self.lock(), SIGNALS_EVERY, taken));
+            });
+            py.check_signals()?;
+            state = self.lock();
+        }
+        state.owner = Some(this);
+        Ok(InTurn(self))
+    }
+
+    fn keep(&self, number: u64, batch: Py<NativeBatch>) {
+        let before = self.lock().in_hand.replace((number, batch));
+        drop(before);
+    }
+
+    fn kept(&self, py: Python<'_>, number: u64) -> Option<Py<NativeBatch>> {
+        let state = self.lock();
+        let (of, batch) = state.in_hand.as_ref()?;
+        (*of == number).then(|| batch.clone_ref(py))
+    }
+
+    pub(crate) fn forget(&self) {
+        let before = self.lock().in_hand.take();
+        drop(before);
+    }
+}

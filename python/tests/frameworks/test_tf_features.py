@@ -1,0 +1,87 @@
+"""`tf.io`'s own features, and protocol buffers of TensorFlow, where ours are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mixed
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import shardfeed as sf
+
+THEIRS: dict[str, Any] = {
+    "id": tf.io.FixedLenFeature([], tf.int64),
+    "image": tf.io.FixedLenFeature(tf.TensorShape([2, 3]), tf.float32),
+    "name": tf.io.FixedLenFeature((), tf.string, default_value=tf.constant("nobody")),
+    "absent": tf.io.FixedLenFeature([2], tf.int64, default_value=[1, 2]),
+    "list": tf.io.VarLenFeature(tf.int64),
+    "words": tf.io.VarLenFeature(tf.string),
+    "at": tf.io.SparseFeature("place", "weight", tf.float32, 10),
+    "padded": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1),
+    "deep": tf.io.RaggedFeature(tf.float32, value_key="value", partitions=[tf.io.RaggedFeature.RowLengths("length")]),
+}
+
+
+def test_features_of_tensorflow_give_what_its_parser_gives(tmp_path: Path) -> None:
+    files = mixed.write(tmp_path)
+    records = [record for shard in range(2) for record in sf.read_records(tmp_path / f"part-{shard}.tfrecord")]
+    expected = tf.io.parse_example(records, THEIRS)
+    loader = sf.Loader(files, THEIRS, batch_size=len(records), shuffle=False)
+    (element,) = loader.as_tf_dataset()
+    assert set(element) == set(expected)
+    for name, value in element.items():
+        theirs = expected[name]
+        if isinstance(theirs, tf.sparse.SparseTensor):
+            ours = value if isinstance(value, tf.sparse.SparseTensor) else value.to_sparse()
+            assert (ours.indices.numpy() == theirs.indices.numpy()).all()
+            ours, theirs = ours.values, theirs.values
+        elif isinstance(theirs, tf.RaggedTensor):
+            assert value.to_list() == theirs.to_list()
+            continue
+        else:
+            ours = value
+        assert ours.dtype == theirs.dtype and np.array_equal(ours.numpy(), theirs.numpy()), name
+
+
+@pytest.mark.parametrize("parts", sorted(mixed.PARTITIONS))
+def test_partitions_of_tensorflow(tmp_path: Path, parts: str) -> None:
+    records = mixed.parted(tmp_path / "x.tfrecord")
+    features = {"x": tf.io.RaggedFeature(tf.float32, "number", mixed.PARTITIONS[parts](tf.io.RaggedFeature))}
+    loader = sf.Loader(tmp_path / "x.tfrecord", features, batch_size=len(records), shuffle=False)
+    (element,) = loader.as_tf_dataset()
+    assert element["x"].to_list() == tf.io.parse_example(records, features)["x"].to_list()
+
+
+def test_a_feature_list_of_tensorflow(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        writer.write(sf.encode_sequence_example({}, {"i": [[1], [7]]}))
+    lists = {"i": tf.io.FixedLenSequenceFeature([1], tf.int64)}
+    with sf.Loader(tmp_path / "x.tfrecord", sequence_features=lists, batch_size=1) as loader:
+        assert next(iter(loader))["i"].tolist() == [[[1], [7]]]
+
+
+def test_what_only_looks_like_a_feature_is_refused() -> None:
+    class FixedLenFeature:
+        shape, dtype, default_value = (), "int64", None
+
+    for wrong in (FixedLenFeature(), tf.TensorSpec([], tf.int64)):
+        with pytest.raises(sf.ConfigError, match="of shardfeed or tf.io, not"):
+            sf.Loader("x", {"x": wrong}, batch_size=1)
+
+
+def test_examples_of_tensorflow_are_records(tmp_path: Path) -> None:
+    def feature(value: int) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    examples = [tf.train.Example(features=tf.train.Features(feature={"id": feature(n)})) for n in range(3)]
+    lists = tf.train.FeatureLists(feature_list={"id": tf.train.FeatureList(feature=[feature(9)])})
+    examples.append(tf.train.SequenceExample(feature_lists=lists))
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for example in examples:
+            writer.write(example)
+    assert list(sf.read_records(tmp_path / "x.tfrecord")) == [example.SerializeToString() for example in examples]
+    source = sf.write_dataset(examples, tmp_path / "out")
+    assert source.records == 4

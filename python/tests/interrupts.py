@@ -1,0 +1,199 @@
+"""Loops over a loader that signals end at any moment, and what they got. Run as a program by `interrupted`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import shardfeed as sf
+
+#: Epoch, step and ids of a batch.
+Got = list[tuple[int, int, list[int]]]
+
+#: Seconds from the beginning of a loop to its interrupt, at most.
+LATEST_S = 0.004
+
+
+def interrupted(files: str, loop: str, env: Mapping[str, str], **options: Any) -> Got:
+    """What all loops of a program got, in the order in which they got it.
+
+    - `loop`: "for", "progress" (with a bar) or "epochs"; or "next" or "torch" (DataLoader), where only what was trained
+      on counts.
+    - `options`: of the loader, and `interrupts`, how many there are; `threads`, busy ones beside the loop; `by`, "timer"
+      or "thread", who sends the signals.
+    """
+    done = subprocess.run(
+        [sys.executable, __file__, files, loop, json.dumps(options)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [(epoch, step, ids) for epoch, step, ids in json.loads(done.stdout)]
+
+
+def whole(files: str, epochs: int, **options: Any) -> Got:
+    """What loops get that nobody interrupts."""
+    with sf.Loader(files, features(), **options) as each:
+        return [key(batch) for _ in range(epochs) for batch in each]
+
+
+def ledger(folder: Path) -> Got:
+    """What rank 0's ledger says was delivered."""
+    found: dict[tuple[int, int], list[int]] = {}
+    lines = (folder / "rank-0").read_text().splitlines()
+    for _, epoch, step, shard, ordinal, _ in (line.split(" ") for line in lines if not line.startswith("start")):
+        number = 1000 * int(shard.removeprefix("train-").removesuffix(".tfrecord")) + int(ordinal)
+        found.setdefault((int(epoch), int(step)), []).append(number)
+    return [(epoch, step, ids) for (epoch, step), ids in found.items()]
+
+
+def features() -> dict[str, Any]:
+    return {"id": sf.FixedLenFeature((), "int64"), "image": sf.FixedLenFeature((2, 3), "float32")}
+
+
+def key(batch: sf.Batch) -> tuple[int, int, list[int]]:
+    ids = batch["id"].numpy() if hasattr(batch["id"], "numpy") else batch["id"]
+    return batch.epoch, batch.step, [int(number) for number in ids]
+
+
+class Interrupt(BaseException):
+    """What the signal handler raises."""
+
+
+#: Set once the signal came: Python swallows what is raised in a `__del__`, as of a progress bar.
+_came = threading.Event()
+
+
+def _raise(*_: Any) -> None:
+    _came.set()
+    raise Interrupt
+
+
+def _by_timer(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _by_thread(seconds: float) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def send() -> None:
+        time.sleep(seconds)
+        signal.pthread_kill(main, signal.SIGALRM)
+
+    threading.Thread(target=send).start()
+
+
+def _wait() -> None:
+    """For a signal that is still to come."""
+    while not _came.is_set():
+        time.sleep(0.001)
+
+
+class _Terminal(io.StringIO):
+    """Where progress is shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+#: What loops get their batches from, one epoch after the other.
+LOOPS: dict[str, Callable[[sf.Loader], Iterable[Iterable[sf.Batch]]]] = {
+    "for": lambda each: [each],
+    "progress": lambda each: [each.progress(file=_Terminal())],
+    "epochs": lambda each: each.epochs(1_000_000),
+}
+
+
+def _for(each: sf.Loader, loop: str, arm: Callable[[], None]) -> tuple[Got, Any]:
+    """What a `for` got until its interrupt, and the loader's state then."""
+    got: Got = []
+    batch: Any = None
+    try:
+        arm()
+        for epoch in LOOPS[loop](each):
+            for batch in epoch:
+                got.append(key(batch))
+        _wait()
+    except Interrupt:
+        # The loop got what it has bound, though it had no time to write it down.
+        if batch is not None and (not got or got[-1][:2] != (batch.epoch, batch.step)):
+            got.append(key(batch))
+    return got, each.state_dict()
+
+
+def _next(each: sf.Loader, batches: Iterable[sf.Batch], arm: Callable[[], None], first: int) -> tuple[Got, Any]:
+    """What was done with batches of `next()`, which may lose what it took, and the state after the last one.
+    - `first`: the interrupt comes after so many batches."""
+    done = [((-1, -1, []), each.state_dict())]
+    try:
+        iterator = iter(batches)
+        for _ in range(first):
+            batch = next(iterator)
+            done.append((key(batch), each.state_after(batch)))
+        arm()
+        while (batch := next(iterator, None)) is not None:
+            done.append((key(batch), each.state_after(batch)))
+        _wait()
+    except Interrupt:
+        pass
+    return [got for got, _ in done[1:]], done[-1][1]
+
+
+def _main() -> None:
+    files, loop = sys.argv[1:3]
+    options = json.loads(sys.argv[3])
+    count, by, threads = (options.pop(name, usual) for name, usual in (("interrupts", 200), ("by", "timer"), ("threads", 0)))
+    if options.get("output") == "tf":
+        # An exception while TensorFlow starts leaves it unusable, and it starts with its first tensor.
+        import tensorflow as tf
+
+        tf.zeros(())
+    if loop == "progress":
+        # Its import takes longer than the latest interrupt, and no batch comes before it.
+        import tqdm
+
+        tqdm.tqdm(file=_Terminal()).close()
+    signal.signal(signal.SIGALRM, _raise)
+    for _ in range(threads):
+        threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+    rng, got, state = random.Random(options.get("seed")), [], None
+    while count > 0:
+        with sf.Loader(files, features(), resume=state, restart=False, **options) as each:
+            # Some are interrupted more than once.
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                seconds = rng.uniform(1e-6, LATEST_S)
+
+                def arm(seconds: float = seconds) -> None:
+                    _came.clear()
+                    _by_timer(seconds) if by == "timer" else _by_thread(seconds)
+
+                if loop in LOOPS:
+                    more, state = _for(each, loop, arm)
+                else:
+                    more, state = _next(each, _data_loader(each) if loop == "torch" else each, arm, rng.choice([0, 1]))
+                got += more
+                count -= 1
+                if loop not in LOOPS:
+                    break
+    print(json.dumps(got))
+
+
+def _data_loader(each: sf.Loader) -> Iterable[sf.Batch]:
+    from torch.utils.data import DataLoader
+
+    made: Iterable[sf.Batch] = DataLoader(sf.torch.Dataset(each), batch_size=None)
+    return made
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,60 @@
+"""Exceptions out of loops, at any moment: the state names the first batch that the loop did not get."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from conftest import Dataset
+from interrupts import interrupted, ledger, whole
+
+OPTIONS: dict[str, Any] = {"batch_size": 2, "shuffle_window": 16, "interleave": 3, "seed": 7, "tail": "drop"}
+
+
+def once(got: list[Any], files: str) -> None:
+    """Nothing lost, nothing doubled, in the order of a run that nobody interrupted."""
+    assert got, "some batches came before an interrupt"
+    expected = whole(files, got[-1][0] + 1, **OPTIONS)
+    assert got == expected[: len(got)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"prefetch": 1}, {"by": "thread"}, {"threads": 2, "by": "thread"}],
+    ids=["ready", "not ready", "by a thread", "busy threads"],
+)
+def test_a_for_loop_loses_and_doubles_nothing(dataset: Dataset, tmp_path: Path, env: dict[str, str], more: Any) -> None:
+    env = {**env, "SHARDFEED_LEDGER": str(tmp_path / "ledger")}
+    got = interrupted(dataset.pattern, "for", env, **OPTIONS, **more, interrupts=200)
+    once(got, dataset.pattern)
+    assert ledger(tmp_path / "ledger") == got
+
+
+@pytest.mark.parametrize("loop", ["progress", "epochs"])
+def test_other_loops_lose_and_double_nothing(dataset: Dataset, tmp_path: Path, env: dict[str, str], loop: str) -> None:
+    env = {**env, "SHARDFEED_LEDGER": str(tmp_path / "ledger")}
+    got = interrupted(dataset.pattern, loop, env, **OPTIONS, interrupts=200)
+    once(got, dataset.pattern)
+    assert ledger(tmp_path / "ledger") == got
+
+
+@pytest.mark.parametrize("loop", ["for", "progress", "epochs"])
+def test_a_dynamic_loop_loses_and_doubles_nothing(
+    dataset: Dataset, tmp_path: Path, small_cluster: Cluster, loop: str
+) -> None:
+    env = {**small_cluster.variables(f"dynamic-{uuid.uuid4().hex[:8]}"), "SHARDFEED_LEDGER": str(tmp_path / "ledger")}
+    got = interrupted(dataset.pattern, loop, env, **OPTIONS | {"tail": "uneven", "mode": "dynamic"}, interrupts=200)
+    assert ledger(tmp_path / "ledger") == got
+    # Who asks first is served first, so the order is none; what an epoch gives is.
+    of = {epoch: Counter(number for at, _, ids in got if at == epoch for number in ids) for epoch, _, _ in got}
+    *ended, last = (of[epoch] for epoch in range(len(of)))
+    assert ended and all(epoch == Counter(dataset.ids) for epoch in ended)
+    assert last <= Counter(dataset.ids)
+
+
+def test_after_next_the_state_after_the_last_batch_is_exact(dataset: Dataset, env: dict[str, str]) -> None:
+    once(interrupted(dataset.pattern, "next", env, **OPTIONS, interrupts=100), dataset.pattern)

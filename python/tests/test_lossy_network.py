@@ -1,0 +1,158 @@
+"""Dynamic jobs over a network that delays and loses packets: real TCP between namespaces (lossy.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import lossy
+import pytest
+from cluster import Server
+from conftest import make_dataset
+from trainer import Trainer, until
+
+pytestmark = [
+    pytest.mark.embedded_only,
+    pytest.mark.skipif(not lossy.is_available(), reason="needs root and /dev/net/tun"),
+]
+
+COUNTS = [150, 90, 210, 0, 170, 130, 200, 60]
+RANKS = 2
+
+
+class Lab:
+    """Coordinators and two workers, each on a host of its own, and a rank beside each worker."""
+
+    def __init__(self, folder: Path, coordinators: int, config: Sequence[str]) -> None:
+        self.folder, self._coordinators = folder, coordinators
+        self.dataset = make_dataset(folder / "data", COUNTS)
+        self.network = lossy.Network(coordinators + RANKS, seed=coordinators)
+        self.address = ",".join(f"{host}:7070" for host in self.network.addresses[:coordinators])
+        self.config = folder / "coordinator.toml"
+        self.config.write_text("\n".join(config))
+
+    def server(self, name: str, host: int, *arguments: str) -> Server:
+        kind = "coordinator" if host < self._coordinators else "worker"
+        command = [kind, "start", *arguments, "--insecure"]
+        env = {"SHARDFEED_LOG": "info", "SHARDFEED_CACHE_DIR": str(self.folder / "cache")}
+        inside = self.network.inside(host)
+        return Server(name, command, self.folder / f"{name}.log", env, inside)
+
+    def coordinator(self, number: int) -> Server:
+        listen = f"{self.network.addresses[number]}:7070"
+        state = str(self.folder / f"state-{number}")
+        more = ["--data", state, "--listen", listen, "--http", "127.0.0.1:0", "--config", str(self.config)]
+        if self._coordinators > 1:
+            members = self.address.split(",")
+            peers = ",".join(f"{1 + node}={address}" for node, address in enumerate(members))
+            more += ["--node-id", str(1 + number), "--peers", peers]
+        return self.server(f"coordinator-{number}", number, *more)
+
+    def worker(self, number: int) -> Server:
+        more = ["--coordinator", self.address, "--name", f"worker-{number}", "--memory-budget", "256MiB"]
+        host = self._coordinators + number
+        return self.server(f"worker-{number}", host, *more, "--socket", self.socket(number))
+
+    def socket(self, number: int) -> str:
+        return str(self.folder / f"run-{number}" / "worker.sock")
+
+    def trainer(self, rank: int) -> Trainer:
+        env = {"SHARDFEED_INSECURE": "true", "SHARDFEED_CACHE_DIR": str(self.folder / "cache")}
+        trainer = Trainer(
+            self.folder / f"trainer-{rank}.log",
+            env,
+            self.network.inside(self._coordinators + rank),
+            files=self.dataset.pattern, batch_size=4, seed=7, shuffle_window=16, mode="dynamic", tail="uneven",
+            coordinator=self.address, worker=self.socket(rank), job="lossy", run="one", rank=rank, world_size=RANKS,
+        )  # fmt: skip
+        trainer.wait_s = 180.0
+        return trainer
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """The coordinators, over a good network; they are ready when they have found each other."""
+        with self.network, ExitStack() as stack, ThreadPoolExecutor() as pool:
+            servers = [self.coordinator(number) for number in range(self._coordinators)]
+            for server in servers:
+                stack.callback(server.kill)
+            list(pool.map(Server.start, servers))
+            yield
+
+    @contextmanager
+    def ranks(self) -> Iterator[list[Trainer]]:
+        """Everything, over a good network."""
+        with self.started(), ExitStack() as stack:
+            trainers = []
+            for rank in range(RANKS):
+                worker = self.worker(rank)
+                stack.callback(worker.kill)
+                worker.start()
+                trainers.append(stack.enter_context(self.trainer(rank)))
+            for trainer in trainers:
+                trainer.begin("open")
+            for trainer in trainers:
+                trainer.answer()
+            yield trainers
+
+
+def rest(trainer: Trainer) -> list[int]:
+    """The ids of the epoch's remaining batches."""
+    found: list[int] = []
+    while (batch := trainer("next")) is not None:
+        found += batch
+    return found
+
+
+def delivered(lab: Lab, loss: float, delay_s: float, ramp: Sequence[float] = ()) -> Counter[int]:
+    """What both ranks get of an epoch through such a network.
+
+    - `ramp`: delays before that, a few steps each: of a delay that comes at once TCP takes packets for lost, and sends
+      one at a time.
+    """
+    with lab.ranks() as trainers, ThreadPoolExecutor() as pool:
+        found = Counter(number for trainer in trainers for number in trainer("next"))
+        for before_s in ramp:
+            lab.network.impair(0.0, before_s)
+            for trainer in [*trainers, *trainers]:
+                found.update(trainer("next") or ())
+        lab.network.impair(loss, delay_s)
+        for ids in pool.map(rest, trainers):
+            found.update(ids)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("coordinators", "config"),
+    [
+        (1, []),
+        # As docs/LIMITS.md says of coordinators that are so far apart.
+        (3, ["peer-heartbeat-ms = 1200", "election-min-ms = 3600", "election-max-ms = 7200"]),
+    ],
+)
+def test_an_epoch_ends_with_every_record_once_at_10_percent_loss_and_200_ms(
+    tmp_path: Path, coordinators: int, config: list[str]
+) -> None:
+    lab = Lab(tmp_path, coordinators, config)
+    found = delivered(lab, loss=0.1, delay_s=0.2)
+    assert found == Counter(lab.dataset.ids)
+
+
+def test_leases_last_where_answers_take_longer_than_the_pause_between_heartbeats(tmp_path: Path) -> None:
+    """If each heartbeat waited for the answer to the one before, the lease's time would be over in between."""
+    lab = Lab(tmp_path, 1, ["session-ttl-ms = 7000", "heartbeat-ms = 1200"])
+    found = delivered(lab, loss=0.0, delay_s=1.2, ramp=(0.05, 0.1, 0.2, 0.4, 0.8))
+    assert found == Counter(lab.dataset.ids)
+    said = "".join(log.read_text() for log in tmp_path.glob("*.log"))
+    assert "has not confirmed the lease" not in said, said
+
+
+def test_coordinators_that_are_too_far_apart_for_their_timers_say_what_to_set(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, 3, [])
+    with lab.started():
+        lab.network.impair(0.0, 0.2)
+        said = "too far apart for their timers; on all of them set peer-heartbeat-ms to at least"
+        logs = list(tmp_path.glob("coordinator-*.log"))
+        until(lambda: any(said in log.read_text() for log in logs), said)
