@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use shardfeed_embedded::{
-    Account, Finding, LoadError, Loader, LoaderOptions, Next, RecordSpec, finding, trace,
+    Account, EncodedSpec, Finding, LoadError, Loader, LoaderOptions, Next, finding, trace,
     use_threads,
 };
 use shardfeed_plan::{Corrupt, JobIdentity, Mode};
@@ -22,6 +22,7 @@ use crate::cluster::job::explain;
 use crate::cluster::{Client, ClusterArgs};
 use crate::duration;
 use crate::error::Problem;
+use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 use crate::size::Bytes;
 
@@ -65,7 +66,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 0)]
     rank: u64,
     /// Epoch to begin with
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_epoch)]
     epoch: u64,
     /// Samples per batch [default: the job's, else 32]
     #[arg(long, value_name = "SAMPLES")]
@@ -182,16 +183,18 @@ fn of_files(args: &BenchArgs) -> LoaderOptions {
 /// What the job's ranks were told, as far as the coordinator knows.
 fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let client = args.cluster.client()?;
-    let job = job(&client, name)?;
+    let (job, record_spec) = job(&client, name)?;
     let identity = identity_from(job.identity)?;
     let dataset = dataset(&client, &job.dataset)?;
-    let Some(mut records) = RecordSpec::of_identity(&identity.operators) else {
-        let what = format!(
-            "job `{name}` does to its records what this version of shardfeed does not know: {:.200}",
-            identity.operators
-        );
-        return Err(Problem::failed(what).hint("use the version that its ranks use").into());
+    let files = match dataset.patterns.is_empty() {
+        // It was registered by its files.
+        true => files(&client, name, &dataset.root)?,
+        false => dataset.patterns.clone(),
     };
+    let mut records = EncodedSpec::decode(&record_spec).map_err(|error| {
+        let what = format!("job `{name}`: the coordinator's record spec cannot be used: {error}");
+        Problem::failed(what).hint("use the version of shardfeed that its ranks use")
+    })?;
     for table in &args.table {
         if !records.use_table(table).map_err(LoadError::from)? {
             let what = format!("job `{name}` looks nothing up in {table}");
@@ -216,7 +219,7 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     // Lanes that another batch size does not fit are cut anew: what it costs is the same.
     let fits = !is_dynamic && (batch_size * world_size).is_multiple_of(lanes);
     Ok(LoaderOptions {
-        files: dataset.patterns,
+        files,
         compression: dataset.compression.parse().unwrap_or(LoaderOptions::default().compression),
         // The same files are left out as for the job, so that its order is read.
         corrupt: dataset.corrupt.parse().unwrap_or(LoaderOptions::default().corrupt),
@@ -225,7 +228,7 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
         seed: shuffle.seed,
         shuffle: shuffle.enabled,
         shuffle_window: shuffle.window,
-        interleave: shuffle.interleave,
+        interleave: Some(shuffle.interleave),
         block_length: shuffle.block_length,
         lanes: fits.then_some(lanes),
         tail,
@@ -236,12 +239,26 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     })
 }
 
-fn job(client: &Client, name: &str) -> anyhow::Result<wire::Job> {
+/// Paths of the shards that a job reads.
+fn files(client: &Client, job: &str, root: &str) -> anyhow::Result<Vec<String>> {
+    let request = wire::ListShardsRequest { job: job.to_owned(), ..Default::default() };
+    let answers = client.stream(|mut admin, context| async move {
+        admin.list_shards(wire::ListShardsRequest { context, ..request }).await
+    })?;
+    let shards = answers.into_iter().flat_map(|answer| answer.shards);
+    let root = root.trim_end_matches('/');
+    Ok(shards.map(|shard| format!("{root}/{}", shard.path)).collect())
+}
+
+/// The job, and the encoded `RecordSpec` of its records.
+fn job(client: &Client, name: &str) -> anyhow::Result<(wire::Job, Vec<u8>)> {
     let job = name.to_owned();
     let answer = client.call(|mut admin, context| async move {
         admin.get_job(wire::GetJobRequest { context, job }).await
     });
-    Ok(answer.map_err(|error| explain(client, name, error))?.job.unwrap_or_default())
+    let wire::GetJobResponse { job, record_spec } =
+        answer.map_err(|error| explain(client, name, error))?;
+    Ok((job.unwrap_or_default(), record_spec))
 }
 
 fn dataset(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {

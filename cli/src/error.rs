@@ -276,6 +276,7 @@ pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
         ErrorKind::Denied => Exit::Denied,
         ErrorKind::Conflict
         | ErrorKind::Fenced
+        | ErrorKind::Replaced
         | ErrorKind::Superseded
         | ErrorKind::Identity
         | ErrorKind::Cordoned
@@ -290,7 +291,6 @@ pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
         | ErrorKind::Data
         | ErrorKind::Feature
         | ErrorKind::Token
-        | ErrorKind::Cache
         | ErrorKind::Storage
         | ErrorKind::Memory => Exit::Failed,
     }
@@ -329,10 +329,9 @@ fn of_load(error: &LoadError) -> Told {
             let what = what.split("; ").next().unwrap_or(&what);
             Told::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
         }
-        LoadError::NotFound(_)
-        | LoadError::Changed { .. }
-        | LoadError::Cache { .. }
-        | LoadError::Table(_) => Told::advising(&error.to_string()),
+        LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Table(_) => {
+            Told::advising(&error.to_string())
+        }
         LoadError::Store { hint, .. } => {
             let text = error.to_string();
             let what = text.strip_suffix(hint).unwrap_or(&text);
@@ -365,12 +364,12 @@ fn of_read(error: &ReadError) -> Told {
 fn of_token(error: &TokenError) -> Told {
     match error {
         TokenError::Plan(error) => of_plan(error),
-        TokenError::OtherJob { fields } => Told::new(format!(
-            "the token belongs to another job: {} {} from these options",
-            fields.join(", "),
-            if fields.len() == 1 { "differs" } else { "differ" }
-        ))
-        .hint("give the files and the options of the loader that made the token"),
+        TokenError::OtherJob { .. } => {
+            let text = error.to_string();
+            let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
+            Told::new(what.to_owned())
+                .hint("give the files and the options of the loader that made the token")
+        }
         TokenError::Uneven(_) => Told::new(
             "a token of a job with tail=\"uneven\" speaks for one rank and its world size only",
         )
@@ -411,7 +410,9 @@ fn of_plan(error: &PlanError) -> Told {
                 .hint("ranks count from 0; give --world-size the number of them")
                 .usage()
         }
-        PlanError::Zero { .. } | PlanError::TooLarge { .. } => Told::new(error.to_string()).usage(),
+        PlanError::Zero { .. } | PlanError::TooLarge { .. } | PlanError::NoSuchEpoch { .. } => {
+            Told::new(error.to_string()).usage()
+        }
         PlanError::NoSamples { .. } => {
             Told::new(error.to_string()).hint("name files that have records, or write them anew")
         }
@@ -441,7 +442,6 @@ mod tests {
         let mut lines: Vec<String> = kinds.map(line).collect();
         lines.sort();
         expect![[r#"
-            1 CACHE
             1 CORRUPT
             1 DATA
             1 FEATURE
@@ -458,6 +458,7 @@ mod tests {
             5 CORDONED
             5 FENCED
             5 IDENTITY
+            5 REPLACED
             5 SUPERSEDED
             5 WRONG_CLUSTER
             5 WRONG_VERSION

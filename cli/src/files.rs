@@ -48,7 +48,7 @@ pub(crate) struct DatasetArgs {
 impl FilesArgs {
     /// Finds the files, in the bytewise order of their paths.
     pub(crate) fn discover(&self) -> Result<Found, LoadError> {
-        let mut found = discover(&self.files, &mut || true)?;
+        let mut found = discover(&self.files, &mut |_| true)?;
         found.paths.sort();
         Ok(found)
     }

@@ -7,10 +7,10 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_agent::Dataset;
-use shardfeed_embedded::LoaderOptions;
+use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::{
-    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Mode, PlanError, Segment, Shuffle,
-    Start, Tail, Token, TokenError,
+    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Mode, PlanError, RECORD_SPEC_FIELD,
+    Records, Segment, Shuffle, Start, Tail, Token, TokenError, check_epoch,
 };
 
 use crate::error::Problem;
@@ -27,7 +27,7 @@ const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 #[command(next_help_heading = "Order, as a loader is given it")]
 pub(crate) struct OrderArgs {
     /// Epoch, from 0; without it 0, or the token's
-    #[arg(long)]
+    #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
     /// Seed of the order
     #[arg(long, default_value_t = LoaderOptions::default().seed)]
@@ -39,10 +39,9 @@ pub(crate) struct OrderArgs {
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     #[arg(default_value_t = LoaderOptions::default().shuffle_window)]
     shuffle_window: u64,
-    /// Shards that are read in turn
+    /// Shards that are read in turn [default: 16, or 1 with --no-shuffle]
     #[arg(long, value_name = "SHARDS", value_parser = parse_positive)]
-    #[arg(default_value_t = LoaderOptions::default().interleave)]
-    interleave: u64,
+    interleave: Option<u64>,
     /// Consecutive samples taken from a shard in its turn
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     #[arg(default_value_t = LoaderOptions::default().block_length)]
@@ -100,7 +99,7 @@ impl OrderArgs {
             Some(token) => resume(identity, start, token)?,
         };
         if let Some(epoch) = self.epoch {
-            cursor.set_epoch(epoch);
+            cursor.set_epoch(epoch)?;
         }
         let plan = self.plan(&dataset, &cursor)?;
         Ok(Order { dataset, cursor, plan, limit: self.limit })
@@ -152,12 +151,13 @@ impl OrderArgs {
 
     /// The job, as far as it fixes the order: operators and decoder are the features' business.
     fn identity(&self, content: Digest) -> JobIdentity {
+        let enabled = !self.no_shuffle;
         let shuffle = Shuffle {
             content,
             seed: self.seed,
-            enabled: !self.no_shuffle,
+            enabled,
             window: self.shuffle_window,
-            interleave: self.interleave,
+            interleave: self.interleave.unwrap_or_else(|| interleave_default(enabled)),
             block_length: self.block_length,
         };
         JobIdentity {
@@ -165,10 +165,17 @@ impl OrderArgs {
             lanes: 1, // The cursor sets it.
             tail: self.tail,
             mode: Mode::Deterministic,
-            operators: String::new(),
+            records: Records::RecordSpec(Digest::from_bytes([0; 32])),
             decoder: DECODER_NONE.into(),
         }
     }
+}
+
+/// An epoch's number, as `--epoch` takes it everywhere.
+pub(crate) fn parse_epoch(text: &str) -> Result<u64, String> {
+    let epoch = text.parse::<u64>().map_err(|_| "must be a whole number below 2**48".to_owned())?;
+    check_epoch(epoch).map_err(|error| error.to_string())?;
+    Ok(epoch)
 }
 
 fn parse_positive(text: &str) -> Result<u64, String> {
@@ -216,17 +223,8 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
 fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Cursor, TokenError> {
     let mut ours = identity.clone();
     ours.lanes = token.lanes;
-    let checks = ours.field_checks();
-    let differs = |index: usize| {
-        let check = 4 * index..4 * index + 4;
-        checks.get(check.clone()) != token.checks.get(check)
-    };
-    let names = ours.fields().map(|(name, _)| name);
-    let named = names.into_iter().enumerate();
-    let fields: Vec<_> = named
-        .filter(|(index, name)| !matches!(*name, "operators" | "decoder") && differs(*index))
-        .map(|(_, name)| name)
-        .collect();
+    let mut fields = token.differences(&ours);
+    fields.retain(|difference| !matches!(difference.field.as_str(), RECORD_SPEC_FIELD | "decoder"));
     if !fields.is_empty() {
         return Err(TokenError::OtherJob { fields });
     }

@@ -74,10 +74,10 @@ struct OrderReport {
     content_digest: Digest,
     seed: u64,
     shuffle: bool,
-    /// `null` without shuffle, as are the next two: they decide nothing then.
+    /// `null` without shuffle: it decides nothing then.
     shuffle_window: Option<u64>,
-    interleave: Option<u64>,
-    block_length: Option<u64>,
+    interleave: u64,
+    block_length: u64,
     lanes: u64,
     tail: Tail,
     limit: Option<u64>,
@@ -151,15 +151,14 @@ impl OrderReport {
     fn new(order: &Order, limit: Option<u64>) -> Self {
         let identity = order.cursor.identity();
         let shuffle = &identity.shuffle;
-        let shuffled = |value| shuffle.enabled.then_some(value);
         Self {
             version: ORDER_VERSION,
             content_digest: shuffle.content,
             seed: shuffle.seed,
             shuffle: shuffle.enabled,
-            shuffle_window: shuffled(shuffle.window),
-            interleave: shuffled(shuffle.interleave),
-            block_length: shuffled(shuffle.block_length),
+            shuffle_window: shuffle.enabled.then_some(shuffle.window),
+            interleave: shuffle.interleave,
+            block_length: shuffle.block_length,
             lanes: order.plan.lanes(),
             tail: identity.tail,
             limit,
@@ -268,8 +267,8 @@ impl OrderReport {
                 ("seed", self.seed.to_string()),
                 ("shuffle", if self.shuffle { "yes" } else { "no" }.into()),
                 ("shuffle window", optional(self.shuffle_window)),
-                ("interleave", optional(self.interleave)),
-                ("block length", optional(self.block_length)),
+                ("interleave", output::count(self.interleave)),
+                ("block length", output::count(self.block_length)),
                 ("lanes", output::count(self.lanes)),
                 ("tail", self.tail.to_string()),
                 ("limit", optional(self.limit)),

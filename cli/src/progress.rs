@@ -28,7 +28,7 @@ pub(crate) fn of_scan() -> impl FnMut(ScanProgress) -> bool {
             }
             ScanStage::Listing => {
                 let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
-                bar.set_message("asking the store for its files");
+                bar.set_message("looking at the files");
             }
             ScanStage::Scanning => {
                 let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));

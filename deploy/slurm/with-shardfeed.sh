@@ -43,16 +43,18 @@ mkdir -p "$SHARDFEED_STATE"
 # The coordinator writes it when it serves; workers and ranks wait for it. Where a node died it still says where that was.
 endpoint=$(realpath "$SHARDFEED_STATE")/cluster.json
 rm -f "$endpoint"
-# Certificates of this job, good for a year. Made aside: a start that was cut off leaves none, or all.
+# Certificates of this start, made aside: a start that was cut off leaves none, or all. The authority's key goes once
+# they are made; queued again, the job gets another authority.
 pki=$(realpath "$SHARDFEED_STATE")/pki
-if [ ! -e "$pki" ]; then
-  rm -rf "$pki.new"
+rm -rf "$pki.new"
+(
+  umask 077
   "$shardfeed" tls init "$pki.new" --coordinator "$address" > /dev/null
   "$shardfeed" tls issue "$pki.new" trainer trainer > /dev/null
-  mv "$pki.new" "$pki"
-fi
-# Queued again, the coordinator may be on another node.
-[ -e "$pki/$address/tls.crt" ] || "$shardfeed" tls issue "$pki" coordinator "$address" > /dev/null
+)
+rm -f "$pki.new/ca.key"
+rm -rf "$pki"
+mv "$pki.new" "$pki"
 export SHARDFEED_COORDINATOR=@$endpoint SHARDFEED_WORKER=$run/worker.sock SHARDFEED_TLS=$pki/trainer
 echo "shardfeed: this job's cluster: shardfeed top --coordinator @$endpoint --tls $pki/admin" >&2
 

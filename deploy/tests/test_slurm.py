@@ -147,6 +147,7 @@ def test_ranks_workers_and_coordinator_are_steps_of_one_allocation(lab: SlurmLab
     pki = job.folder / "state/pki"
     assert f"--coordinator @{job.folder}/state/cluster.json --tls {pki}/admin" in job.said()
     assert stat.S_IMODE(pki.stat().st_mode) == 0o700
+    assert not (pki / "ca.key").exists()
     for options, exit_code in ((), 6), (("--tls", pki / "trainer"), 4):
         refused = subprocess.run([BINARY, "job", "list", "--coordinator", address, *options], capture_output=True, env=plain_environment())
         assert refused.returncode == exit_code, refused

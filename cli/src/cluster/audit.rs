@@ -70,6 +70,8 @@ struct EntryReport {
     remote: String,
     method: String,
     object: Option<String>,
+    /// The action's parameters, as `name=value`.
+    detail: Option<String>,
     /// `DONE`, or the kind of the error.
     outcome: String,
     message: Option<String>,
@@ -139,6 +141,7 @@ impl EntryReport {
             remote: entry.remote,
             method: entry.method,
             object: known(entry.object),
+            detail: known(entry.detail),
             outcome: entry.outcome,
             message: known(entry.message),
             request_id: known(entry.request_id),
@@ -154,6 +157,7 @@ fn columns() -> Vec<Column<EntryReport>> {
         column("WHAT", |entry| entry.method.clone()),
         column("OF", |entry| entry.object.clone().unwrap_or_else(|| NONE.into())),
         column("OUTCOME", |entry| entry.outcome.clone()),
+        wide("WITH", |entry| entry.detail.clone().unwrap_or_else(|| NONE.into())),
         wide("FROM", |entry| entry.remote.clone()),
         wide("SAYS", |entry| entry.claimed.clone().unwrap_or_else(|| NONE.into())),
         wide(">NODE", |entry| entry.node.to_string()),

@@ -89,6 +89,10 @@ struct DatasetReport {
     bytes_scanned: u64,
     /// `null` unless it failed.
     failure: Option<Failure>,
+    /// Worker that reported the failure, and for whom; `null`: none did.
+    failure_from: Option<String>,
+    /// What keeps it from being ready, if nothing happens; else `null`.
+    waiting: Option<String>,
     /// Since it was added.
     age_ms: u64,
     /// Digests of the manifest's chunks, in order; only of `dataset show`, and when it is ready.
@@ -167,6 +171,8 @@ impl DatasetReport {
             shards_scanned: dataset.files_scanned,
             bytes_scanned: dataset.bytes_scanned,
             failure: dataset.failure.map(Failure::new),
+            failure_from: Some(dataset.failure_from).filter(|from| !from.is_empty()),
+            waiting: Some(dataset.waiting).filter(|waiting| !waiting.is_empty()),
             age_ms: dataset.age_ms,
             manifest_chunks: dataset.chunks.iter().filter_map(|chunk| digest(chunk)).collect(),
         }
@@ -227,10 +233,16 @@ impl Report for DatasetReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut facts = vec![("dataset", self.name.clone()), ("state", self.progress())];
         if let Some(failure) = &self.failure {
-            facts.push(("failure", failure.message.clone()));
+            facts.push(("failure", text(&failure.message)));
+        }
+        if let Some(from) = &self.failure_from {
+            facts.push(("reported by", text(from)));
+        }
+        if let Some(waiting) = &self.waiting {
+            facts.push(("waits for", text(waiting)));
         }
         facts.extend([
-            ("patterns", self.patterns.join(", ")),
+            ("patterns", text(&self.patterns.join(", "))),
             ("compression", self.compression.clone()),
             ("root", text(self.root.as_deref().unwrap_or_default())),
             ("shards", output::count(self.shard_count)),

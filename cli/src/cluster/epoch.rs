@@ -12,6 +12,7 @@ use super::words::{NONE, percent, time, word};
 use super::{CallError, Client};
 use crate::duration;
 use crate::error::Problem;
+use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
 /// What can be asked of epochs.
@@ -39,7 +40,7 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Epoch, from 0 [default: the one that the slowest rank is in]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
 }
 
@@ -70,7 +71,7 @@ struct EpochReport {
     total: u64,
     /// To trainers, as reported by ranks.
     delivered: u64,
-    /// By tail or limit.
+    /// By tail or limit, or of a dynamic job by `in_doubt="drop"`.
     dropped: u64,
     /// Corrupt records that a policy skips.
     skipped: u64,
@@ -78,6 +79,13 @@ struct EpochReport {
     lost: u64,
     /// Delivered twice in one lineage, as reported by ranks.
     duplicated: u64,
+    /// Samples that were in doubt and were granted to others: at most so many more were delivered twice.
+    redelivered: u64,
+    /// Ranks with samples in doubt: a trainer that is gone may have consumed them.
+    in_doubt: Vec<InDoubtReport>,
+    /// Until `in_doubt=` decides; `null`: other samples are left, or nobody counts.
+    decides_in_ms: Option<u64>,
+    /// 0: of a dynamic job.
     steps: u64,
     /// Consumed by every rank.
     steps_done: u64,
@@ -95,6 +103,15 @@ struct EpochReport {
     skipped_records: Vec<SkippedReport>,
 }
 
+/// Samples that a trainer which is gone may have consumed.
+#[derive(Debug, Serialize)]
+struct InDoubtReport {
+    rank: u64,
+    samples: u64,
+    /// Since its session, or its trainer's connection, ended.
+    age_ms: u64,
+}
+
 /// A corrupt record that stands in no batch.
 #[derive(Debug, Serialize)]
 struct SkippedReport {
@@ -106,6 +123,17 @@ struct SkippedReport {
     /// Of its header, in bytes of the uncompressed shard.
     offset: u64,
     reason: String,
+}
+
+impl InDoubtReport {
+    fn new(wire::RankInDoubt { rank, samples, age_ms }: wire::RankInDoubt) -> Self {
+        Self { rank, samples, age_ms }
+    }
+
+    fn text(&self) -> String {
+        let Self { rank, samples, age_ms } = self;
+        format!("{} of rank {rank} for {}", output::count(*samples), duration::text(*age_ms))
+    }
 }
 
 impl SkippedReport {
@@ -176,8 +204,38 @@ impl ShowArgs {
     }
 }
 
+/// `rank 3`, `ranks 3, 5`; `None`: no rank.
+pub(super) fn awaited(ranks: &[u64]) -> Option<String> {
+    let names: Vec<_> = ranks.iter().map(u64::to_string).collect();
+    match names.as_slice() {
+        [] => None,
+        [rank] => Some(format!("rank {rank}")),
+        ranks => Some(format!("ranks {}", ranks.join(", "))),
+    }
+}
+
+/// What is in doubt of an epoch, whose, since when, and until when the epoch waits; `None`: nothing.
+pub(super) fn doubt(epoch: &wire::Epoch) -> Option<String> {
+    let ranks = epoch.in_doubt.iter().map(|&of| InDoubtReport::new(of).text());
+    let ranks: Vec<_> = ranks.collect();
+    if ranks.is_empty() {
+        return None;
+    }
+    let policy = match epoch.policy() {
+        wire::InDoubt::Drop => "drop",
+        _ => "redeliver",
+    };
+    let until = match epoch.decides_in_ms {
+        Some(left) => format!("in {}", duration::text(left)),
+        None => "some time after all other samples are consumed".into(),
+    };
+    let ranks = ranks.join(", ");
+    Some(format!("samples in doubt: {ranks}; in_doubt=\"{policy}\" decides {until}"))
+}
+
 impl EpochReport {
     fn new(epoch: wire::Epoch) -> Self {
+        let has_begun = epoch.state() != wire::EpochState::Planned;
         let rate = Some(epoch.samples_per_second).filter(|rate| *rate > 0.0);
         Self {
             epoch: epoch.epoch,
@@ -189,11 +247,14 @@ impl EpochReport {
             skipped: epoch.skipped,
             lost: epoch.lost,
             duplicated: epoch.duplicated,
+            redelivered: epoch.redelivered,
+            in_doubt: epoch.in_doubt.into_iter().map(InDoubtReport::new).collect(),
+            decides_in_ms: epoch.decides_in_ms,
             steps: epoch.steps,
             steps_done: epoch.steps_done,
             samples_per_second: rate,
             eta_ms: epoch.eta_ms,
-            age_ms: (epoch.state() != wire::EpochState::Planned).then_some(epoch.age_ms),
+            age_ms: has_begun.then_some(epoch.age_ms),
             took_ms: epoch.took_ms,
             waiting_for: epoch.waiting_for,
             skipped_records: epoch.skipped_records.into_iter().map(SkippedReport::new).collect(),
@@ -207,7 +268,10 @@ impl EpochReport {
     }
 
     fn steps(&self) -> String {
-        format!("{} of {}", output::count(self.steps_done), output::count(self.steps))
+        match self.steps {
+            0 => output::count(self.steps_done),
+            steps => format!("{} of {}", output::count(self.steps_done), output::count(steps)),
+        }
     }
 
     fn rate(&self) -> String {
@@ -222,11 +286,18 @@ impl EpochReport {
     }
 
     fn waiting(&self) -> String {
-        let ranks: Vec<_> = self.waiting_for.iter().map(u64::to_string).collect();
-        match ranks.as_slice() {
-            [] => NONE.into(),
-            [rank] => format!("rank {rank}"),
-            ranks => format!("ranks {}", ranks.join(", ")),
+        awaited(&self.waiting_for).unwrap_or_else(|| NONE.into())
+    }
+
+    /// What is in doubt, and until when the epoch waits for it.
+    fn in_doubt(&self) -> String {
+        let ranks: Vec<_> = self.in_doubt.iter().map(InDoubtReport::text).collect();
+        match (ranks.is_empty(), self.decides_in_ms) {
+            (true, _) => "0".into(),
+            (false, None) => ranks.join(", "),
+            (false, Some(left)) => {
+                format!("{}; decided in {}", ranks.join(", "), duration::text(left))
+            }
         }
     }
 
@@ -243,6 +314,8 @@ impl EpochReport {
             ("skipped", output::count(self.skipped)),
             ("lost", output::count(self.lost)),
             ("duplicated", output::count(self.duplicated)),
+            ("redelivered", output::count(self.redelivered)),
+            ("in doubt", self.in_doubt()),
             ("speed", self.rate()),
             ("time left", time(self.eta_ms)),
             ("waiting for", self.waiting()),
@@ -256,7 +329,7 @@ impl EpochReport {
     }
 }
 
-fn columns() -> [Column<EpochReport>; 15] {
+fn columns() -> [Column<EpochReport>; 17] {
     [
         column(">EPOCH", |epoch| epoch.epoch.to_string()),
         column("STATE", |epoch| epoch.state.clone()),
@@ -272,6 +345,10 @@ fn columns() -> [Column<EpochReport>; 15] {
         wide(">SKIPPED", |epoch| output::count(epoch.skipped)),
         wide(">LOST", |epoch| output::count(epoch.lost)),
         wide(">DUPLICATED", |epoch| output::count(epoch.duplicated)),
+        wide(">REDELIVERED", |epoch| output::count(epoch.redelivered)),
+        wide(">IN DOUBT", |epoch| {
+            output::count(epoch.in_doubt.iter().map(|rank| rank.samples).sum())
+        }),
         wide(">TOOK", |epoch| time(epoch.took_ms)),
     ]
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardfeed_plan::Digest;
-use shardfeed_proto::common::v1::{JobIdentity, Mode};
+use shardfeed_proto::common::v1::{JobIdentity, Mode, RecordSpec};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError};
 
@@ -17,6 +17,9 @@ use super::words::{NONE, digest, naming, number, text, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
 use crate::output::{self, Format, Report};
+
+/// Bytes of a record spec that a table shows; `-o json` has all of it.
+const OPERATORS_BYTES_SHOWN: usize = 2_000;
 
 /// What can be asked of jobs.
 #[derive(Debug, Subcommand)]
@@ -107,11 +110,22 @@ struct JobReport {
     generations: u64,
     /// Since it was made known.
     age_ms: u64,
+    /// `waiting`, `running`, `paused`, `cancelled`, `finished` or `failed`.
+    phase: String,
+    /// The error that a rank of the current generation ended with; `null`: none is known.
+    failure: Option<FailureReport>,
     /// Who paused or cancelled it; `null`: nobody.
     held: Option<hold::HeldReport>,
     /// Generations that are remembered, oldest first; only of `job show`.
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<GenerationReport>>,
+}
+
+/// How a rank failed.
+#[derive(Debug, Serialize)]
+struct FailureReport {
+    rank: u64,
+    message: String,
 }
 
 /// What fixes a job's order.
@@ -126,6 +140,9 @@ struct IdentityReport {
     lanes: u64,
     tail: String,
     mode: String,
+    /// Digest of its record spec; `null` for a job of an earlier release.
+    record_spec: Option<Digest>,
+    /// The record spec as one line; only of `job show`.
     operators: String,
     decoder: String,
 }
@@ -206,7 +223,7 @@ impl JobCommand {
         match self {
             Self::List(args) => {
                 let jobs = list(&args.cluster.client()?)?;
-                let jobs = jobs.into_iter().map(|job| JobReport::new(job, false)).collect();
+                let jobs = jobs.into_iter().map(|job| JobReport::new(job, None)).collect();
                 Ok(format.print(&JobsReport { jobs, all: args.all })?)
             }
             Self::Show(args) => {
@@ -216,7 +233,8 @@ impl JobCommand {
                     admin.get_job(wire::GetJobRequest { context, job }).await
                 });
                 let answer = answer.map_err(|error| explain(&client, &args.name, error))?;
-                Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), true))?)
+                let job = answer.job.unwrap_or_default();
+                Ok(format.print(&JobReport::new(job, Some(&answer.record_spec)))?)
             }
             Self::Pause(args) => hold::pause(args, format),
             Self::Resume(args) => hold::resume(args, format),
@@ -236,18 +254,31 @@ impl JobCommand {
 }
 
 impl JobReport {
-    fn new(job: wire::Job, is_whole: bool) -> Self {
+    /// - `record_spec`: the encoded one, from `GetJob`; `None`: the job is one of a list.
+    fn new(job: wire::Job, record_spec: Option<&[u8]>) -> Self {
+        let phase = word(job.phase().as_str_name(), "JOB_PHASE_");
         let history = job.history.into_iter().map(GenerationReport::new).collect();
+        let spec = record_spec.filter(|encoded| !encoded.is_empty());
+        let spec = spec.map(|encoded| match RecordSpec::decode_canonical(encoded) {
+            Ok(spec) => spec.to_string(),
+            Err(error) => format!("unknown: {error}"),
+        });
+        let mut identity = job.identity.map(IdentityReport::new).unwrap_or_default();
+        identity.operators = spec.unwrap_or(identity.operators);
+        let failure =
+            job.failure.map(|wire::job::Failure { rank, message }| FailureReport { rank, message });
         Self {
             name: job.name,
             dataset: job.dataset,
-            identity: job.identity.map(IdentityReport::new).unwrap_or_default(),
+            identity,
             digest: digest(&job.digest),
             generation: job.generation.map(GenerationReport::new),
             generations: job.generations,
             age_ms: job.age_ms,
             held: job.held.map(hold::HeldReport::new),
-            history: is_whole.then_some(history),
+            phase,
+            failure,
+            history: record_spec.is_some().then_some(history),
         }
     }
 }
@@ -267,6 +298,7 @@ impl IdentityReport {
             interleave: identity.interleave,
             block_length: identity.block_length,
             lanes: identity.lanes,
+            record_spec: digest(&identity.record_spec),
             operators: identity.operators,
             decoder: identity.decoder,
         }
@@ -329,7 +361,7 @@ fn columns() -> [Column<JobReport>; 12] {
     [
         column("JOB", |job| job.name.clone()),
         column("DATASET", |job| job.dataset.clone()),
-        column("STATE", JobReport::state),
+        column("STATE", |job| job.phase.clone()),
         column(">GENERATION", |job| current(job, |now| now.generation.to_string())),
         column(">RANKS", |job| current(job, |g| format!("{} of {}", g.ranks_served, g.world_size))),
         column(">EPOCH", |job| current(job, |now| number(now.cursor_epoch))),
@@ -361,20 +393,15 @@ impl Report for JobsReport {
 }
 
 impl JobReport {
-    /// `registered`, `running`, `idle`, `paused` or `cancelled`.
-    fn state(&self) -> String {
-        match (&self.held, &self.generation) {
-            (Some(held), _) => held.hold.clone(),
-            (None, None) => "registered".into(),
-            (None, Some(now)) if now.ranks_served > 0 => "running".into(),
-            (None, Some(_)) => "idle".into(),
-        }
-    }
-
-    /// Also who holds it, and why.
-    fn state_in_words(&self) -> String {
+    /// The phase, and the reason for it: who holds the job, or which error ended a rank.
+    fn phase_in_words(&self) -> String {
         let Some(held) = &self.held else {
-            return self.state();
+            return match &self.failure {
+                Some(FailureReport { rank, message }) => {
+                    format!("{}: rank {rank} ended with {message}", self.phase)
+                }
+                None => self.phase.clone(),
+            };
         };
         let hold::HeldReport { hold, principal, reason, age_ms } = held;
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -387,7 +414,7 @@ impl JobReport {
         let mut facts = vec![
             ("job", self.name.clone()),
             ("dataset", self.dataset.clone()),
-            ("state", self.state_in_words()),
+            ("state", self.phase_in_words()),
             ("made known", format!("{} ago", duration::text(self.age_ms))),
             ("digest", hex(self.digest)),
             ("content digest", hex(identity.content_digest)),
@@ -395,16 +422,19 @@ impl JobReport {
         ];
         if identity.shuffle {
             facts.push(("shuffle window", output::count(identity.shuffle_window)));
-            facts.push(("interleave", output::count(identity.interleave)));
-            facts.push(("block length", output::count(identity.block_length)));
         } else {
             facts.push(("shuffle", "no".into()));
         }
+        facts.push(("interleave", output::count(identity.interleave)));
+        facts.push(("block length", output::count(identity.block_length)));
         facts.push(("lanes", output::count(identity.lanes)));
         facts.push(("tail", identity.tail.clone()));
         facts.push(("mode", identity.mode.clone()));
         if is_wide {
-            facts.push(("operators", text(&identity.operators)));
+            facts.push(("record spec", hex(identity.record_spec)));
+            let end = identity.operators.floor_char_boundary(OPERATORS_BYTES_SHOWN);
+            let dots = if end < identity.operators.len() { "..." } else { "" };
+            facts.push(("operators", format!("{}{dots}", text(&identity.operators[..end]))));
             facts.push(("decoder", text(&identity.decoder)));
         }
         facts.push(("generations", output::count(self.generations)));

@@ -7,7 +7,8 @@ use serde::Serialize;
 use shardfeed_embedded::{Limit, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::job::JobArgs;
+use super::ClusterArgs;
+use super::job::{JobArgs, explain};
 use super::listing::{self, Column, Shown, column, wide};
 use super::words::{NONE, text, time, word};
 use crate::output::{self, Format, Report};
@@ -17,6 +18,63 @@ use crate::output::{self, Format, Report};
 pub(crate) enum RankCommand {
     /// List the ranks of a job: who serves each, and how far it is
     List(ListArgs),
+    /// Say that the trainer of a rank of a dynamic job does not come back
+    #[command(long_about = GONE_ABOUT)]
+    Gone(GoneArgs),
+}
+
+const GONE_ABOUT: &str = "\
+Say that the trainer of a rank of a dynamic job does not come back
+
+Samples that it had begun and may have consumed are in doubt: no other rank gets them while it may come back and say \
+how far it came. Now the job's in_doubt= decides, without waiting for in_doubt_grace=: other ranks get them, or \
+nobody does. If the trainer comes back after all, it is told so, and counts are corrected.";
+
+/// Arguments of `rank gone`.
+#[derive(Debug, Args)]
+pub(crate) struct GoneArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    name: String,
+    /// The rank, which no worker serves
+    #[arg(value_name = "RANK")]
+    rank: u64,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What `rank gone` did.
+#[derive(Debug, Serialize)]
+struct GoneReport {
+    job: String,
+    rank: u64,
+    /// Samples that were in doubt; 0: none were.
+    samples: u64,
+}
+
+impl Report for GoneReport {
+    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { job, rank, samples } = self;
+        match samples {
+            0 => writeln!(out, "rank {rank} of job {job} has no samples in doubt"),
+            _ => writeln!(
+                out,
+                "the policy decided on {} samples that rank {rank} of job {job} left in doubt",
+                output::count(*samples)
+            ),
+        }
+    }
+}
+
+impl GoneArgs {
+    fn run(&self, format: Format) -> anyhow::Result<()> {
+        let (client, job, rank) = (self.cluster.client()?, self.name.clone(), self.rank);
+        let answer = client.call(|mut admin, context| async move {
+            admin.declare_gone(wire::DeclareGoneRequest { context, job, rank }).await
+        });
+        let samples = answer.map_err(|error| explain(&client, &self.name, error))?.samples;
+        Ok(format.print(&GoneReport { job: self.name.clone(), rank, samples })?)
+    }
 }
 
 /// Arguments of `rank list`.
@@ -66,7 +124,10 @@ struct RankReport {
 
 impl RankCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
-        let Self::List(args) = self;
+        let args = match self {
+            Self::List(args) => args,
+            Self::Gone(args) => return args.run(format),
+        };
         let (client, job) = args.of.open()?;
         let answer = client.call(|mut admin, context| async move {
             admin.list_ranks(wire::ListRanksRequest { context, job }).await

@@ -11,6 +11,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use super::job::JobArgs;
 use super::listing::{self, Column, Shown, column, wide};
 use super::words::{percent, time, word};
+use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
 const EXAMPLES: &str = "\
@@ -37,7 +38,7 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Epoch, from 0 [default: the one that the slowest rank is in]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
     /// Only shards in this state; again or with commas for more
     #[arg(long, value_enum, value_delimiter = ',')]

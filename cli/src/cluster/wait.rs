@@ -10,6 +10,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use super::{Client, ClusterArgs, dataset, epoch, worker};
 use crate::duration;
 use crate::error::{Exit, Problem, exit_of};
+use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
@@ -99,7 +100,7 @@ pub(crate) struct EpochArgs {
     #[arg(long)]
     job: String,
     /// Epoch, from 0
-    #[arg(long)]
+    #[arg(long, value_parser = parse_epoch)]
     epoch: u64,
     #[command(flatten)]
     limit: Limit,
@@ -208,8 +209,22 @@ fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Look> {
             let delivered = output::count(found.delivered);
             Look::So(format!("epoch {epoch} of {job} is over: {delivered} samples delivered"))
         }
-        _ => Look::NotYet(format!("{} of {} steps are done", found.steps_done, found.steps)),
+        _ => Look::NotYet(progress(&found)),
     })
+}
+
+/// How far an epoch is that is not over.
+fn progress(found: &wire::Epoch) -> String {
+    let left_out = found.dropped.saturating_add(found.skipped);
+    let whole = found.total.saturating_sub(left_out);
+    let done = match found.steps {
+        // Of a dynamic job they are not known before the end.
+        0 => format!("{} of {whole} samples are delivered", found.delivered),
+        steps => format!("{} of {steps} steps are done", found.steps_done),
+    };
+    let awaited = epoch::awaited(&found.waiting_for).map(|ranks| format!("it waits for {ranks}"));
+    let parts = [Some(done), awaited, epoch::doubt(found)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn millis(time: Duration) -> u64 {
@@ -219,5 +234,33 @@ fn millis(time: Duration) -> u64 {
 impl Report for WaitReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", output::printable(&self.what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_whose_steps_are_not_known_is_told_by_samples() {
+        let known = wire::Epoch { steps: 31, steps_done: 12, ..wire::Epoch::default() };
+        assert_eq!(progress(&known), "12 of 31 steps are done");
+        let dynamic = wire::Epoch {
+            total: 500,
+            delivered: 120,
+            dropped: 4,
+            skipped: 6,
+            steps_done: 12,
+            ..wire::Epoch::default()
+        };
+        assert_eq!(progress(&dynamic), "120 of 490 samples are delivered");
+        let waiting = wire::Epoch { waiting_for: vec![1, 2], ..dynamic };
+        let expected = "120 of 490 samples are delivered; it waits for ranks 1, 2";
+        assert_eq!(progress(&waiting), expected);
+        let in_doubt = vec![wire::RankInDoubt { rank: 1, samples: 8, age_ms: 4_000 }];
+        let doubt = wire::Epoch { in_doubt, decides_in_ms: Some(56_000), ..waiting };
+        let expected = "120 of 490 samples are delivered; it waits for ranks 1, 2; samples in doubt: 8 of rank 1 for \
+                        4 s; in_doubt=\"redeliver\" decides in 56 s";
+        assert_eq!(progress(&doubt), expected);
     }
 }

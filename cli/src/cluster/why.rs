@@ -7,6 +7,7 @@ use serde::Serialize;
 use shardfeed_embedded::{Account, Finding, Limit, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
+use super::epoch as epochs;
 use super::job::explain;
 use super::listing::{self, Column, Shown, column};
 use super::words::{NONE, text, word};
@@ -40,7 +41,7 @@ pub(crate) struct WhyArgs {
 #[derive(Debug, Serialize)]
 struct WhyReport {
     job: String,
-    /// What limits it; `ranks` if some are not there.
+    /// What limits it; `ranks` if some are not there, `in_doubt` if the epoch waits for nothing but samples in doubt.
     limit: String,
     /// The rank that it is said of; `null` if ranks are not there.
     rank: Option<u64>,
@@ -72,7 +73,9 @@ pub(crate) struct Told {
 pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let (ranks, held) = ask(&client, &args.job)?;
-    Ok(format.print(&WhyReport::new(&args.job, ranks, held, args.all))?)
+    let epochs = epochs::list(&client, args.job.clone(), None)?;
+    let open = epochs.iter().find(|epoch| epoch.state() != wire::EpochState::Sealed);
+    Ok(format.print(&WhyReport::new(&args.job, ranks, (held, open), args.all))?)
 }
 
 /// What a job's ranks say, and who holds it.
@@ -93,8 +96,14 @@ pub(crate) fn ask(
 }
 
 /// What limits a job, in one sentence.
-pub(crate) fn verdict(job: &str, ranks: &[wire::Rank], held: Option<wire::Held>) -> String {
-    WhyReport::new(job, ranks.to_vec(), held, false).sentence
+/// - `epoch`: the one that the slowest rank is in.
+pub(crate) fn verdict(
+    job: &str,
+    ranks: &[wire::Rank],
+    held: Option<wire::Held>,
+    epoch: Option<&wire::Epoch>,
+) -> String {
+    WhyReport::new(job, ranks.to_vec(), (held, epoch), false).sentence
 }
 
 impl RankReport {
@@ -115,11 +124,16 @@ impl RankReport {
 }
 
 impl WhyReport {
-    fn new(job: &str, ranks: Vec<wire::Rank>, held: Option<wire::Held>, all: bool) -> Self {
+    fn new(
+        job: &str,
+        ranks: Vec<wire::Rank>,
+        (held, epoch): (Option<wire::Held>, Option<&wire::Epoch>),
+        all: bool,
+    ) -> Self {
         let ranks: Vec<_> = ranks.into_iter().map(RankReport::new).collect();
         let (limit, rank, sentence) = match held {
             Some(held) => held_by(job, &held),
-            None => judge(job, &ranks),
+            None => judge(job, &ranks, epoch),
         };
         Self { job: job.to_owned(), limit, rank, sentence, ranks, all }
     }
@@ -138,8 +152,34 @@ fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
 }
 
 /// What limits the job, the rank that shows it, and why.
-fn judge(job: &str, ranks: &[RankReport]) -> (String, Option<u64>, String) {
-    let missing: Vec<_> = ranks.iter().filter(|rank| !rank.is_there()).collect();
+fn judge(
+    job: &str,
+    ranks: &[RankReport],
+    epoch: Option<&wire::Epoch>,
+) -> (String, Option<u64>, String) {
+    let doubt = epoch.and_then(epochs::doubt);
+    if let (Some(epoch), Some(doubt)) = (epoch.filter(|e| e.decides_in_ms.is_some()), &doubt) {
+        let (number, rank) = (epoch.epoch, epoch.in_doubt.first().map(|of| of.rank));
+        let sentence = format!(
+            "epoch {number} of job `{job}` waits for nothing but {doubt}; start those ranks again, or, if one is gone \
+             for good, `shardfeed rank gone {job} {}`",
+            rank.unwrap_or_default()
+        );
+        return ("in_doubt".into(), rank, sentence);
+    }
+    let (limit, rank, sentence) = judge_ranks(job, ranks, epoch);
+    (limit, rank, [Some(sentence), doubt].into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+fn judge_ranks(
+    job: &str,
+    ranks: &[RankReport],
+    epoch: Option<&wire::Epoch>,
+) -> (String, Option<u64>, String) {
+    // Of a dynamic job the ranks that are served consume what others would have.
+    let is_dynamic = epoch.is_some_and(|e| e.policy() != wire::InDoubt::Unspecified);
+    let goes_on = is_dynamic && ranks.iter().any(|rank| rank.state == "served");
+    let missing: Vec<_> = ranks.iter().filter(|rank| !goes_on && !rank.is_there()).collect();
     if !missing.is_empty() {
         let named =
             missing.iter().take(NAMED_MAX).map(|rank| format!("{} ({})", rank.rank, rank.state));
@@ -243,19 +283,42 @@ mod tests {
             rank(1, "served", spent(200_000, 150_000)),
             rank(2, "served", spent(700_000, 600_000)),
         ];
-        let (limit, of, sentence) = judge("j", &ranks);
+        let (limit, of, sentence) = judge("j", &ranks, None);
         assert_eq!((limit.as_str(), of), ("storage", Some(2)), "{sentence}");
-        let (limit, of, _) = judge("j", &ranks[..1]);
+        let (limit, of, _) = judge("j", &ranks[..1], None);
         assert_eq!((limit.as_str(), of), ("trainer", Some(0)));
     }
 
     #[test]
     fn ranks_that_are_not_there_are_waited_for_first() {
         let ranks = [rank(0, "served", spent(10_000, 0)), rank(1, "missing", None)];
-        let (limit, of, sentence) = judge("j", &ranks);
+        let (limit, of, sentence) = judge("j", &ranks, None);
         assert_eq!((limit.as_str(), of), ("ranks", None));
         assert!(sentence.contains("waits for 1 of its 2 ranks: 1 (missing)"), "{sentence}");
-        let (limit, _, _) = judge("j", &[rank(0, "served", None)]);
+        let (limit, _, _) = judge("j", &[rank(0, "served", None)], None);
         assert_eq!(limit, "unknown");
+    }
+    #[test]
+    fn an_epoch_that_waits_for_samples_in_doubt_says_whose_and_until_when() {
+        let in_doubt = vec![wire::RankInDoubt { rank: 1, samples: 40, age_ms: 9_000 }];
+        let (policy, epoch) = (wire::InDoubt::Drop.into(), 2);
+        let working = wire::Epoch { epoch, in_doubt, policy, ..wire::Epoch::default() };
+        let waiting = wire::Epoch { decides_in_ms: Some(51_000), ..working.clone() };
+        let ranks = [rank(0, "served", spent(10_000, 0)), rank(1, "missing", None)];
+        let (limit, of, sentence) = judge("j", &ranks, Some(&waiting));
+        assert_eq!((limit.as_str(), of), ("in_doubt", Some(1)));
+        let expected = "epoch 2 of job `j` waits for nothing but samples in doubt: 40 of rank 1 for 9 s; \
+                        in_doubt=\"drop\" decides in 51 s; start those ranks again, or, if one is gone for good, \
+                        `shardfeed rank gone j 1`";
+        assert_eq!(sentence, expected);
+        // As long as another rank has work, that is what limits it.
+        let (limit, of, sentence) = judge("j", &ranks, Some(&working));
+        assert_eq!((limit.as_str(), of), ("trainer", Some(0)));
+        let end = "; samples in doubt: 40 of rank 1 for 9 s; in_doubt=\"drop\" decides some time after all other \
+                   samples are consumed";
+        assert!(sentence.ends_with(end), "{sentence}");
+        // Nobody is left to consume the rest.
+        let (limit, _, _) = judge("j", &ranks[1..], Some(&working));
+        assert_eq!(limit, "ranks");
     }
 }

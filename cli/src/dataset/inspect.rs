@@ -99,14 +99,14 @@ struct FeatureReport {
 /// Runs `dataset inspect`.
 pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     if args.unscanned {
-        let mut unscanned = Unscanned::new(&args.dataset.discover()?);
+        let mut unscanned = Unscanned::new(&args.dataset.discover()?)?;
         if args.all {
             unscanned.list_all();
         }
         return Ok(format.print(&unscanned)?);
     }
     let dataset = args.dataset.open()?;
-    let mut inspection = inspect(&dataset);
+    let mut inspection = inspect(&dataset)?;
     if args.all {
         inspection.shards_listed = usize::MAX;
     }
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     damage.map_or(Ok(()), |error| Err(error.into()))
 }
 
-fn inspect(dataset: &Dataset) -> Inspection {
+fn inspect(dataset: &Dataset) -> anyhow::Result<Inspection> {
     let shards = dataset.manifest().shards().iter().zip(dataset.files());
     let shards: Vec<_> = shards
         .map(|(shard, file)| ShardReport {
@@ -135,7 +135,7 @@ fn inspect(dataset: &Dataset) -> Inspection {
             digest: shard.digest,
         })
         .collect();
-    Inspection {
+    Ok(Inspection {
         root: dataset.root().display().to_string(),
         shard_count: shards.len(),
         records: dataset.manifest().records(),
@@ -145,17 +145,17 @@ fn inspect(dataset: &Dataset) -> Inspection {
         compression: compression_of(dataset.files()),
         shards,
         first_record: None,
-        sidecar_faults: sidecar_faults(dataset),
+        sidecar_faults: sidecar_faults(dataset)?,
         shards_listed: ROWS_LISTED,
-    }
+    })
 }
 
-fn sidecar_faults(dataset: &Dataset) -> Vec<FaultReport> {
+fn sidecar_faults(dataset: &Dataset) -> anyhow::Result<Vec<FaultReport>> {
     let shards = dataset.manifest().shards();
     let paths: Vec<_> = shards.iter().map(|shard| shard.path.clone()).collect();
-    let sidecars = Sidecars::beside(dataset.root(), &paths);
+    let sidecars = Sidecars::beside(dataset.root(), &paths, &mut |_| true)?;
     let records: Vec<_> = shards.iter().map(|shard| Some(shard.records)).collect();
-    sidecar::faults(&sidecars, &paths, &records)
+    Ok(sidecar::faults(&sidecars, &paths, &records))
 }
 
 fn compression_of(files: &[DatasetFile]) -> String {

@@ -114,7 +114,7 @@ enum DamageKind {
 /// Runs `dataset verify`.
 pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     let found = args.files.discover()?;
-    let mut verification = verify(&found, args.files.compression);
+    let mut verification = verify(&found, args.files.compression)?;
     if args.all {
         verification.good_listed = usize::MAX;
     }
@@ -125,18 +125,18 @@ pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     verification.verdict()
 }
 
-fn verify(found: &Found, compression: CompressionChoice) -> Verification {
+fn verify(found: &Found, compression: CompressionChoice) -> anyhow::Result<Verification> {
     let bar = reading::bar("verifying", found);
     let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
         verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
     });
     let files: Vec<_> = verified.collect();
     bar.finish_and_clear();
-    let sidecars = Sidecars::beside(&found.root, &found.paths);
+    let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
     // Of damaged files nobody expects another number.
     let records = files.iter().map(|file| (!file.is_damaged()).then_some(file.records_ok));
     let records: Vec<_> = records.collect();
-    Verification {
+    Ok(Verification {
         root: found.root.display().to_string(),
         file_count: files.len(),
         files_damaged: files.iter().filter(|file| file.is_damaged()).count(),
@@ -146,7 +146,7 @@ fn verify(found: &Found, compression: CompressionChoice) -> Verification {
         files,
         sidecar_faults: sidecar::faults(&sidecars, &found.paths, &records),
         good_listed: ROWS_LISTED,
-    }
+    })
 }
 
 fn verify_file(

@@ -61,7 +61,7 @@ fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
     let whole = Family::<RankLabels, Counter>::default;
     let (batches, samples, bytes) = (whole(), whole(), whole());
     let number = Family::<RankLabels, Gauge>::default;
-    let (epoch, step, ready) = (number(), number(), number());
+    let (epoch, step, ready, by_place) = (number(), number(), number(), number());
     for (labels, spent) in accounts(ranks) {
         wait.get_or_create(&labels).inc_by(seconds(spent.wait_us));
         work.get_or_create(&labels).inc_by(seconds(spent.work_us));
@@ -74,7 +74,9 @@ fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
         epoch.get_or_create(&labels).set(served.epoch as i64);
         step.get_or_create(&labels).set(served.step as i64);
         ready.get_or_create(&labels).set(served.ready as i64);
-        if let Some(us) = served.account.and_then(|account| account.waiting_us) {
+        let Some(account) = served.account else { continue };
+        by_place.get_or_create(&labels).set(account.setup.by_place.into());
+        if let Some(us) = account.waiting_us {
             waiting.get_or_create(&labels).set(seconds(us));
         }
     }
@@ -91,6 +93,9 @@ fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
     trainer.register_with_unit("batch", "Size of these batches", Unit::Bytes, bytes);
     trainer.register("epoch", "Epoch of the first step that was not consumed", epoch);
     trainer.register("step", "First step of the epoch that was not consumed", step);
+    let help =
+        "1 while records are read one by one, because the memory budget holds no shuffle windows";
+    trainer.register("reading_by_place", help, by_place);
     trainer.register("ready_batches", "Batches that wait for the trainer", ready);
 }
 
@@ -98,7 +103,7 @@ fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
     let stages = Seconds::<StageLabels>::default();
     let whole = Family::<RankLabels, Counter>::default;
     let (stored, store_bytes, cached) = (whole(), whole(), whole());
-    let (requests, retries) = (whole(), whole());
+    let (requests, retries, suspect) = (whole(), whole(), whole());
     for (labels, spent) in accounts(ranks) {
         for (stage, us) in by_stage(&spent) {
             let RankLabels { job, rank } = labels.clone();
@@ -109,6 +114,7 @@ fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
         cached.get_or_create(&labels).inc_by(spent.cached_bytes);
         requests.get_or_create(&labels).inc_by(spent.store_requests);
         retries.get_or_create(&labels).inc_by(spent.store_retries);
+        suspect.get_or_create(&labels).inc_by(spent.suspect_images);
     }
     let worker = registry.sub_registry_with_prefix("worker");
     let help =
@@ -124,6 +130,8 @@ fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
     }
     worker.register("store_requests", "Requests to object stores and web servers", requests);
     worker.register("store_retries", "Of these, made again after one failed", retries);
+    let help = "Images that were decoded although libjpeg-turbo warned of their data";
+    worker.register("suspect_images", help, suspect);
 }
 
 fn by_stage(spent: &Spent) -> [(&'static str, u64); 10] {
@@ -169,10 +177,12 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     for served in &report.ranks {
         corrupt.get_or_create(&JobLabels { job: served.job.clone() }).set(0);
     }
-    for (job, count) in &report.corrupt_records {
+    // Of a job that is over nobody waits to hear it again.
+    let is_served = |job: &String| report.ranks.iter().any(|served| served.job == *job);
+    for (job, count) in report.corrupt_records.iter().filter(|(job, _)| is_served(job)) {
         corrupt.get_or_create(&JobLabels { job: job.clone() }).set(*count as i64);
     }
-    let help = "Corrupt records that were left out; counted up to 1,000";
+    let help = "Corrupt records that were left out";
     registry.register("corrupt_records", help, corrupt);
     let timed = [
         ("session_age", "Time since the coordinator last confirmed the session", report.confirmed),
@@ -202,7 +212,7 @@ fn seconds(us: u64) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use shardfeed_agent::Account;
+    use shardfeed_agent::{Account, Setup};
 
     use super::*;
 
@@ -210,7 +220,9 @@ pub(super) mod tests {
     pub(in crate::process) fn report() -> WorkerReport {
         let since_start =
             Spent { wait_us: 1_500_000, batches: 7, parse_us: 250_000, ..Spent::default() };
-        let account = Account { since_start, waiting_us: Some(2_000_000), ..Account::default() };
+        let setup = Setup { by_place: true, ..Setup::default() };
+        let waiting_us = Some(2_000_000);
+        let account = Account { setup, since_start, waiting_us, ..Account::default() };
         let rank = |rank, account| RankReport {
             job: "a \"job\"".into(),
             rank,
@@ -226,7 +238,7 @@ pub(super) mod tests {
             refused: None,
             confirmed: Some(std::time::Duration::from_millis(500)),
             heartbeat_took: Some(std::time::Duration::from_millis(4)),
-            corrupt_records: [("a \"job\"".to_owned(), 3)].into(),
+            corrupt_records: [("a \"job\"".to_owned(), 3), ("over".to_owned(), 5)].into(),
             certificate_not_after: Some(UNIX_EPOCH + std::time::Duration::from_secs(1_900_000_000)),
             is_draining: false,
             trainers: 2,
@@ -244,6 +256,7 @@ pub(super) mod tests {
             r#"shardfeed_trainer_waiting_seconds{job="a \"job\"",rank="0"} 2.0"#,
             r#"shardfeed_trainer_batches_total{job="a \"job\"",rank="0"} 7"#,
             r#"shardfeed_trainer_step{job="a \"job\"",rank="1"} 3"#,
+            r#"shardfeed_trainer_reading_by_place{job="a \"job\"",rank="0"} 1"#,
             r#"shardfeed_worker_stage_seconds_total{job="a \"job\"",rank="0",stage="parse"} 0.25"#,
             r#"shardfeed_worker_corrupt_records{job="a \"job\""} 3"#,
             "shardfeed_worker_heartbeat_seconds 0.004",
@@ -254,6 +267,7 @@ pub(super) mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains(r#"wait_seconds_total{job="a \"job\"",rank="1"}"#), "{text}");
+        assert!(!text.contains(r#"job="over""#), "a job that this worker no longer serves: {text}");
         assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
         assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
     }

@@ -43,9 +43,8 @@ fn type_of(arg: &Arg) -> &'static str {
         "MS" | "N" | "BYTES" | "NODE" | "UID" | "GID" => ("integer", "list of integers"),
         "SIZE" => ("size", "list of sizes"),
         "BOOL" => ("boolean", "list of booleans"),
-        "DIR" | "FILE" | "PATH" | "IP:PORT" | "HOST:PORT" | "NODE=HOST:PORT" | "NAME" | "ID" => {
-            ("string", "list of strings")
-        }
+        "DIR" | "DIR|URL" | "FILE" | "PATH" | "IP:PORT" | "HOST:PORT" | "NODE=HOST:PORT"
+        | "NAME" | "ID" => ("string", "list of strings"),
         other => panic!("say here what type {other} is"),
     };
     // Of the worker's coordinators it takes a text with commas, too.
@@ -166,7 +165,7 @@ fn metrics(page: &str) -> BTreeMap<String, Metric> {
 }
 
 /// Beginnings of the names that stand first, in their order: the trainers' waits before all else.
-const FIRST: [&str; 9] = [
+const FIRST: [&str; 10] = [
     "shardfeed_trainer_wait",
     "shardfeed_trainer_work",
     "shardfeed_trainer_",
@@ -175,6 +174,7 @@ const FIRST: [&str; 9] = [
     "shardfeed_job_rank_work",
     "shardfeed_job_rank_",
     "shardfeed_job_",
+    "shardfeed_jobs",
     "shardfeed_coordinator_",
 ];
 

@@ -240,6 +240,7 @@ pub(super) fn worker_defaults() -> Table {
         ("cache-bytes".to_owned(), number(0)),
         ("allow-uid".to_owned(), Value::Array(vec![])),
         ("allow-gid".to_owned(), Value::Array(vec![])),
+        ("data-root".to_owned(), Value::Array(vec![])),
         ("insecure".to_owned(), Value::Boolean(false)),
     ])
 }

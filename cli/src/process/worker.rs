@@ -10,7 +10,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
     COORDINATOR_TIMEOUT, CacheChoice, CacheOptions, Coordinator, CredentialOptions, Credentials,
-    Whereabouts, Worker, WorkerOptions, default_budget_bytes,
+    DataRoots, Whereabouts, Worker, WorkerOptions, default_budget_bytes,
 };
 use shardfeed_embedded::default_worker_socket;
 use shardfeed_proto::{ErrorKind, WireError};
@@ -120,6 +120,12 @@ pub(super) struct WorkerConfig {
     #[arg(long, value_name = "GID")]
     #[arg(env = "SHARDFEED_WORKER__SOCKET_GID", hide_env_values = true)]
     pub(super) socket_gid: Option<u32>,
+    /// Folder or URL prefix below which files are read for the cluster and for other users; again or with commas
+    /// for more [default: for the cluster anything, for another user what that user could open]
+    #[arg(long, value_name = "DIR|URL", value_delimiter = ',')]
+    #[arg(env = "SHARDFEED_WORKER__DATA_ROOT", hide_env_values = true)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) data_root: Vec<String>,
     /// Address for /livez, /readyz and /metrics, HTTP; port 0 takes a free one [default: none is served]
     #[arg(long, value_name = "IP:PORT")]
     #[arg(env = "SHARDFEED_WORKER__HTTP", hide_env_values = true)]
@@ -321,7 +327,10 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
         true => Allow::FileMode,
         false => Allow::Only { uids, gids },
     };
+    let data_roots = DataRoots::new(config.data_root.clone())
+        .map_err(|error| Problem::usage(format!("option `data-root`: {error}")))?;
     Ok(WorkerOptions {
+        data_roots,
         name,
         host,
         coordinator,

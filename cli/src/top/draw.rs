@@ -150,20 +150,13 @@ fn job_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
 
 fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> {
     let mark = if is_chosen { "> " } else { "  " };
-    let held = job.job.held.as_ref().map(|held| word(held.hold().as_str_name(), "HOLD_"));
-    let state = match (&held, &job.epoch) {
-        (Some(held), _) => held.clone(),
-        (None, Some(epoch)) if job.is_running() => {
-            word(epoch.state().as_str_name(), "EPOCH_STATE_")
-        }
-        (None, Some(_)) => "idle".to_owned(),
-        (None, None) => "registered".to_owned(),
-    };
-    let style = match state.as_str() {
-        "running" | "sealed" => pen.of(Color::Green),
-        "waiting" | "paused" => pen.of(Color::Yellow),
-        "cancelled" => pen.bad(),
-        _ => pen.quiet(),
+    let phase = job.job.phase();
+    let state = word(phase.as_str_name(), "JOB_PHASE_");
+    let style = match phase {
+        wire::JobPhase::Running => pen.of(Color::Green),
+        wire::JobPhase::Waiting | wire::JobPhase::Paused => pen.of(Color::Yellow),
+        wire::JobPhase::Cancelled | wire::JobPhase::Failed => pen.bad(),
+        wire::JobPhase::Finished | wire::JobPhase::Unspecified => pen.quiet(),
     };
     let mut spans = vec![
         Span::raw(mark),
@@ -411,7 +404,14 @@ mod tests {
             ranks_served: 4,
             ..wire::Generation::default()
         });
-        Job { job: wire::Job { name: name.into(), generation, ..wire::Job::default() }, epoch }
+        let phase = match epoch {
+            Some(_) => wire::JobPhase::Running.into(),
+            None => wire::JobPhase::Waiting.into(),
+        };
+        Job {
+            job: wire::Job { name: name.into(), generation, phase, ..wire::Job::default() },
+            epoch,
+        }
     }
 
     fn rank(rank: u64, step: u64, wait_us: u64) -> wire::Rank {
@@ -494,7 +494,7 @@ mod tests {
 
               JOB          STATE      EPOCH DELIVERED             SAMPLES/S     LEFT  SERVED
             > resnet       running        3 ######------   54.6%      8,123     71 s  4 of 4
-              a job with … registered
+              a job with … waiting
             SHARDS of epoch 3: 1,024, 4 a cell  # done  1-9 tenths done  . pending
             ################################################################################
             ######################################################################2.........

@@ -46,7 +46,7 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn is_running(&self) -> bool {
-        self.job.generation.as_ref().is_some_and(|now| now.ranks_served > 0)
+        self.job.phase() == wire::JobPhase::Running
     }
 }
 
@@ -128,7 +128,7 @@ fn look_at(client: &Client, scene: &mut Scene, at: usize) -> anyhow::Result<()> 
         return Ok(());
     }
     let (answer, held) = why::ask(client, &name)?;
-    scene.verdict = why::verdict(&name, &answer, held);
+    scene.verdict = why::verdict(&name, &answer, held, scene.jobs[at].epoch.as_ref());
     scene.ranks = answer;
     let map = client.call(|mut admin, context| async move {
         let request = wire::GetEpochMapRequest { context, job: name, epoch: None, cells: CELLS };

@@ -15,11 +15,12 @@ const RECORDS: usize = 31;
 const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
 
 /// Options of the orders that are tried.
-const ORDERS: [&[&str]; 4] = [
+const ORDERS: [&[&str]; 5] = [
     &["--world-size", "2", "--batch-size", "2", "--tail", "pad", "--epoch", "3"],
     &["--world-size", "3", "--batch-size", "2", "--lanes", "2", "--tail", "uneven"],
     &["--world-size", "2", "--batch-size", "4", "--seed", "9", "--shuffle-window", "4"],
     &["--batch-size", "3", "--limit", "20", "--no-shuffle"],
+    &["--batch-size", "4", "--no-shuffle", "--interleave", "2", "--block-length", "3"],
 ];
 
 fn show(place: &Place, order: &[&str], more: &[&str]) -> Value {

@@ -50,7 +50,7 @@ fn step(loaders: &mut [Loader]) {
 
 /// The state that `worker cordon`, `uncordon` and `drain` show.
 fn state_of(shown: &str) -> &str {
-    shown.lines().find_map(|line| line.strip_prefix("state  ")).unwrap()
+    shown.lines().find_map(|line| line.strip_prefix("state ")).unwrap().trim()
 }
 
 #[test]
@@ -134,7 +134,10 @@ fn a_worker_has_left_when_its_drain_ends_and_its_trainers_go_on() {
 
     // It runs until it is stopped; what was said of it outlives it.
     assert_eq!(worker.terminate(), Some(0));
-    assert_eq!(state_of(&cluster.ok(&["worker", "uncordon", "w"])), "left");
+    let uncordoned =
+        cluster.place.run(&["worker", "uncordon", "w", "--coordinator", &cluster.address]);
+    assert_eq!(state_of(&uncordoned.stdout), "left");
+    assert!(uncordoned.stderr.contains("until its process is restarted"), "{}", uncordoned.stderr);
     let again = cluster.worker("w");
     assert_eq!(state_of(&cluster.ok(&["worker", "show", "w"])), "live");
     let shown = cluster.json(&["worker", "drain", "w", "--no-wait"]);

@@ -86,6 +86,7 @@ fn a_dataset_that_cannot_be_scanned_says_why() {
         dataset  none
         state  failed
         failure  $DIR/nowhere-*: no file matches (looked for $DIR/nowhere-*); check the pattern and the folder
+        reported by  w of worker:w
         patterns  $DIR/nowhere-*
         compression  auto
         root  -
@@ -140,11 +141,12 @@ fn workers_come_and_go() {
         second  live  $HOST  0  0  $TIME  $TIME
     "#]]
     .assert_eq(&cluster.ok(&["worker", "list"]));
+    let decoders = [shardfeed_image::PIXEL_CONTRACT, shardfeed_image::JPEG_LIBRARY].join(", ");
     let wide = cluster.ok(&["worker", "list", "-o", "wide"]);
     expect!["WORKER  STATE  HOST  RANKS  SCANS  SEEN  AGE  SESSION  IN PROCESS  VERSION  DECODERS  SOCKET"]
         .assert_eq(wide.lines().next().unwrap());
-    assert!(wide.contains("  zune-jpeg  first.sock\n"), "{wide}");
-    let shown = cluster.ok(&["worker", "show", "second"]);
+    assert!(wide.contains(&format!("  {decoders}  first.sock\n")), "{wide}");
+    let shown = cluster.ok(&["worker", "show", "second"]).replace(&decoders, "$DECODERS");
     let session = cluster.json(&["worker", "show", "second"])["session"].to_string();
     let shown = shown.replace(&format!("session  {session}\n"), "session  $SESSION\n");
     expect![[r#"
@@ -154,7 +156,7 @@ fn workers_come_and_go() {
         session  $SESSION
         in process  no
         version  0.1.0
-        decoders  zune-jpeg
+        decoders  $DECODERS
         socket  second.sock
         scans  0
         last heartbeat  $TIME

@@ -353,7 +353,7 @@ fn shards_of_a_dynamic_jobs_rank_are_those_of_which_it_received_something() {
     let dynamic = |rank| {
         let (mode, tail) = (Mode::Dynamic, Tail::Uneven);
         // Groups are of two shards, and what one rank has not begun the other may get.
-        let (interleave, prefetch) = (2, Some(2));
+        let (interleave, prefetch) = (Some(2), Some(2));
         LoaderOptions { mode, tail, interleave, prefetch, ..options(&cluster, rank) }
     };
     let open = |rank| shardfeed_embedded::open(dynamic(rank), &mut |_| true).unwrap();
@@ -387,7 +387,7 @@ fn check_lists(cluster: &Cluster) {
         .assert_eq(&heading(&["rank", "list", "--job", "j"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR"]
         .assert_eq(&heading(&["epoch", "list", "--job", "j"]));
-    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
+    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  REDELIVERED  IN DOUBT  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
     expect![[r#"
         JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE
         j  train  running  0  2 of 2  0  5  $TIME
@@ -395,14 +395,14 @@ fn check_lists(cluster: &Cluster) {
     .assert_eq(&cluster.ok(&["job", "list"]));
     expect![[r#"
         JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE  RUN  GLOBAL BATCH  TAIL  DIGEST
-        j  train  running  0  2 of 2  0  5  $TIME  run-1  8  drop  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        j  train  running  0  2 of 2  0  5  $TIME  run-1  8  drop  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
     "#]].assert_eq(&cluster.ok(&["job", "list", "-o", "wide"]));
     expect![[r#"
         job  j
         dataset  train
         state  running
         made known  $TIME ago
-        digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        digest  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
         seed  0
         shuffle window  10
@@ -422,7 +422,7 @@ fn check_lists(cluster: &Cluster) {
         dataset  train
         state  running
         made known  $TIME ago
-        digest  be6a71f31f5cff82fdb087974e696f4b436c2dc40ae582770a70bd8bbfaa5b2b
+        digest  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
         seed  0
         shuffle window  10
@@ -431,7 +431,8 @@ fn check_lists(cluster: &Cluster) {
         lanes  2
         tail  drop
         mode  deterministic
-        operators  raw/1
+        record spec  fb8da7eb5b1b399e7321179dac9e9f65773d7331e1e30554e3911e4325e1ef19
+        operators  raw
         decoder  none
         generations  1
 
@@ -471,7 +472,7 @@ fn without_speed(text: &str) -> String {
 fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::cluster::Process) {
     written_down(cluster, 1, 0);
     drop(worker); // Killed.
-    let waiting = epoch(cluster, "its session's end", |epoch| epoch["state"] == "waiting");
+    let waiting = epoch(cluster, "its session's end", |epoch| epoch["waiting_for"][1] == 1);
     assert_eq!(waiting["waiting_for"], Value::from(vec![0, 1]));
     let ranks = cluster.json(&["rank", "list", "--job", "j"]);
     assert_eq!(strings(&ranks["ranks"], "state"), ["unserved"; 2]);
@@ -485,7 +486,7 @@ fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::clu
         job  j
         epoch  1
         generation  0
-        state  waiting
+        state  running
         delivered  0 of 102 samples
         done  0.0 %
         steps  0 of 12
@@ -493,6 +494,8 @@ fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::clu
         skipped  0
         lost  0
         duplicated  0
+        redelivered  0
+        in doubt  0
         waiting for  ranks 0, 1
         began  $TIME ago
         took  -

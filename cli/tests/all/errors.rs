@@ -320,15 +320,9 @@ fn the_largest_numbers_are_answered_or_refused() {
 fn an_environment_that_means_nothing() {
     let place = Place::with_shards(&[3]);
     place.file("cache", "a file where a folder should be");
-    check(
-        &place,
-        &["dataset", "inspect", "s-0.tfrecord"],
-        &expect![[r#"
-        exit 1
-        error: $DIR/cache/index: cannot make the folder: Not a directory (os error 20)
-        hint: make the folder writable and free some space, set SHARDFEED_CACHE_DIR to a folder that is, or to `off` to scan the files at every start
-    "#]],
-    );
+    let inspected = place.run(&["dataset", "inspect", "s-0.tfrecord"]);
+    assert_eq!(inspected.code, 0, "{}", inspected.stderr);
+    assert!(inspected.stderr.contains("cannot make the folder"), "{}", inspected.stderr);
     let mut command = place.command(&["plan", "show", "s-0.tfrecord"]);
     let output = command.env("SHARDFEED_LOG", ",=,x=").output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -37,3 +37,4 @@ mod reference;
 mod security;
 mod speed;
 mod streams;
+mod trust;

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use serde_json::json;
-use shardfeed_embedded::LoaderOptions;
+use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::Tail;
 
 use crate::fixture::Place;
@@ -62,7 +62,7 @@ fn defaults_are_the_loaders() {
     assert_eq!(order["seed"], defaults.seed);
     assert_eq!(order["shuffle"], defaults.shuffle);
     assert_eq!(order["shuffle_window"], defaults.shuffle_window);
-    assert_eq!(order["interleave"], defaults.interleave);
+    assert_eq!(order["interleave"], interleave_default(true));
     assert_eq!(order["block_length"], defaults.block_length);
     assert_eq!(order["lanes"], defaults.world_size);
     assert_eq!(order["tail"], json!(defaults.tail));
@@ -85,8 +85,8 @@ fn the_table_says_it_for_people() {
         seed            0
         shuffle         no
         shuffle window  -
-        interleave      -
-        block length    -
+        interleave      1
+        block length    1
         lanes           3
         tail            uneven
         limit           -
@@ -129,4 +129,62 @@ fn many_lanes_are_cut_unless_asked() {
     assert!(!place.ok(&[&args[..], &["--all"]].concat()).contains("more lanes"));
     let lanes = place.json(&args)["lanes"].clone();
     assert_eq!(lanes.as_array().unwrap().len(), 50);
+}
+
+#[test]
+fn without_shuffle_files_take_turns_if_asked() {
+    let place = Place::with_shards(&COUNTS);
+    let order = ["--no-shuffle", "--batch-size", "6"];
+    let turns = ["--interleave", "2", "--block-length", "2"];
+    let batch = |options: &[&str]| {
+        let show = [&["batch", "show", "*.tfrecord", "--step", "0"], &order[..], options].concat();
+        let samples = place.json(&show)["samples"].clone();
+        samples
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|sample| format!("{}:{}", sample["shard"].as_str().unwrap(), sample["ordinal"]))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let first = "s-0.tfrecord:0 s-0.tfrecord:1 ";
+    let plain = "s-0.tfrecord:2 s-0.tfrecord:3 s-0.tfrecord:4 s-2.tfrecord:0";
+    assert_eq!(batch(&[]), first.to_owned() + plain);
+    assert_eq!(batch(&["--block-length", "2"]), first.to_owned() + plain);
+    let mixed = "s-2.tfrecord:0 s-2.tfrecord:1 s-0.tfrecord:2 s-0.tfrecord:3";
+    assert_eq!(batch(&turns), first.to_owned() + mixed);
+    let found = place.json(&[&["plan", "show", "*.tfrecord"], &order[..], &turns].concat());
+    assert_eq!(
+        (&found["order"]["interleave"], &found["order"]["block_length"]),
+        (&2.into(), &2.into())
+    );
+}
+
+#[test]
+fn epochs_have_one_bound_wherever_they_are_named() {
+    let place = Place::with_shards(&COUNTS);
+    let commands: [&[&str]; 7] = [
+        &["plan", "show", "*.tfrecord"],
+        &["batch", "show", "*.tfrecord"],
+        &["epoch", "show", "--job", "x"],
+        &["shard", "list", "--job", "x"],
+        &["shard", "history", "--job", "x", "s-0.tfrecord"],
+        &["wait", "epoch", "--job", "x"],
+        &["bench", "x"],
+    ];
+    for epoch in ["281474976710656", "4611686018427387905", "18446744073709551615"] {
+        for command in commands {
+            let said = place.fails(&[command, &["--epoch", epoch]].concat());
+            let expected = format!("epoch must be at least 0 and below 2**48, not {epoch}");
+            assert!(
+                said.starts_with("exit 2\n") && said.contains(&expected),
+                "{command:?}: {said}"
+            );
+        }
+    }
+    let last = "281474976710655";
+    assert_eq!(
+        place.json(&["plan", "show", "*.tfrecord", "--epoch", last])["epoch"],
+        (1_u64 << 48) - 1
+    );
 }

@@ -1,9 +1,9 @@
-//! A batch that its taker is not done with, as where a device has no room for it yet: it comes again, and is the next
-//! one as long as it is the rank's.
+//! A batch that is offered and not consumed, as where a device has no room for it yet or its taker was interrupted: it
+//! is offered again, and is the next one as long as it is the rank's.
 
 use std::time::Duration;
 
-use shardfeed_embedded::{CacheChoice, ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_embedded::{CacheChoice, ClusterOptions, Loader, LoaderOptions, Next, Offer};
 use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{Cluster, PATIENCE, until};
@@ -55,23 +55,18 @@ fn next(loader: &mut Loader) -> Rows {
     })
 }
 
-/// Looks until there is a batch that is not taken; returns its ordinals.
+/// Looks until a batch is offered, which is not consumed; returns its ordinals.
 fn looks(loader: &mut Loader) -> Vec<u8> {
     let stood = (loader.cursor().epoch(), loader.cursor().step());
-    let mut seen = None;
     until("a batch to look at", || {
-        let looked = loader.next_after(LOOK, &mut |batch| {
-            seen = Some(batch.slot.read(&batch.ordinals));
-            Ok(false)
-        });
-        let looked = looked.unwrap();
-        assert!(!matches!(looked, Next::Batch(_)), "nobody was done with it");
+        let offer = loader.offer(LOOK).unwrap();
         assert_eq!((loader.cursor().epoch(), loader.cursor().step()), stood);
-        seen.is_some().then_some(())
+        matches!(offer, Offer::Ready(_)).then_some(())
     });
+    let batch = loader.offered().expect("nobody took it");
+    let seen = batch.slot.read(&batch.ordinals);
     let mut shown = vec![];
     loader.peek(1, &mut |batch| shown.push(batch.slot.read(&batch.ordinals)));
-    let seen = seen.expect("it was looked at");
     assert_eq!(shown, std::slice::from_ref(&seen), "it is the first of what is ahead");
     seen
 }

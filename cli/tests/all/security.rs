@@ -17,14 +17,14 @@ use crate::cluster::{PATIENCE, Process, until};
 use crate::fixture::{Place, Ran};
 
 /// A cluster of one coordinator with certificates, in a place.
-struct Secure {
-    place: Place,
+pub(crate) struct Secure {
+    pub(crate) place: Place,
     coordinator: Process,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Secure {
-    fn start(place: Place) -> Self {
+    pub(crate) fn start(place: Place) -> Self {
         place.ok(&["tls", "init", "pki", "--coordinator", "localhost"]);
         for (role, name) in [("viewer", "vera"), ("operator", "otto"), ("trainer", "tom")] {
             place.ok(&["tls", "issue", "pki", role, name]);
@@ -52,33 +52,33 @@ impl Secure {
     }
 
     /// Runs the command as whoever a folder of certificates says.
-    fn run(&self, tls: &str, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, tls: &str, args: &[&str]) -> Ran {
         let shown = ["--coordinator", &self.address, "--tls", tls];
         self.place.run(&[args, &shown[..]].concat())
     }
 
-    fn ok(&self, tls: &str, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, tls: &str, args: &[&str]) -> String {
         let ran = self.run(tls, args);
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
         ran.stdout
     }
 
     /// Runs what must be denied; returns what is said.
-    fn denied(&self, tls: &str, args: &[&str]) -> String {
+    pub(crate) fn denied(&self, tls: &str, args: &[&str]) -> String {
         let ran = self.run(tls, args);
         assert_eq!(ran.code, 4, "{args:?}: {} {}", ran.stdout, ran.stderr);
         ran.stderr
     }
 
     /// Makes an access token, as an admin.
-    fn token(&self, name: &str, more: &[&str]) -> String {
+    pub(crate) fn token(&self, name: &str, more: &[&str]) -> String {
         let file = format!("{name}.token");
         self.ok("pki/admin", &[&["access", "create", name, "--out", &file], more].concat());
         file
     }
 
     /// A client with a token, and nothing but the authority's certificate.
-    fn with_token(&self, file: &str) -> Vec<String> {
+    pub(crate) fn with_token(&self, file: &str) -> Vec<String> {
         let anonymous = self.place.path("anonymous");
         fs::create_dir_all(&anonymous).unwrap();
         fs::copy(self.place.path("pki/ca.crt"), anonymous.join("ca.crt")).unwrap();
@@ -93,7 +93,7 @@ impl Secure {
         self.place.run(&[args, &shown[..]].concat())
     }
 
-    fn client(&self, tls: Option<&str>, token_file: Option<&str>) -> Coordinator {
+    pub(crate) fn client(&self, tls: Option<&str>, token_file: Option<&str>) -> Coordinator {
         let path = |name: &str| self.place.path(name);
         let options =
             CredentialOptions { tls: tls.map(path), token_file: token_file.map(path), token: None };
@@ -236,6 +236,7 @@ const CALLS: &[(&str, &str, Call)] = calls! {
     admin.save_snapshot(SaveSnapshotRequest) "A";
     admin.cordon_worker(CordonWorkerRequest) "OA";
     admin.hold_job(HoldJobRequest) "OA";
+    admin.declare_gone(DeclareGoneRequest) "OA";
     admin.remove_dataset(RemoveDatasetRequest) "OA";
     admin.remove_job(RemoveJobRequest) "OA";
     admin.add_dataset(AddDatasetRequest) "OAWT";

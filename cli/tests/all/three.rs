@@ -130,7 +130,7 @@ impl Three {
             mode,
             tail: if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop },
             // A group of a dynamic job is one shard: there are some for each rank.
-            interleave: 1,
+            interleave: Some(1),
             job: Some("j".into()),
             cluster: Some(ClusterOptions {
                 worker: Some(self.place.path("w.sock")),

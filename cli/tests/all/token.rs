@@ -124,14 +124,14 @@ fn features_are_no_part_of_it_but_the_order_is() {
     // The same job with a decoder has another digest.
     let mut other = token;
     other.job = "0".repeat(64).parse().unwrap();
-    other.checks.replace_range(44..48, "0000");
+    other.checks = other.checks.replace(",none", ",other");
     place.file("token.json", other.to_json());
     let show = [&SHOW[..], &["--token", "token.json", "--step", "4"]].concat();
     place.ok(&show);
     let differs = [&show[..], &["--seed", "7", "--no-shuffle"]].concat();
     expect![[r#"
         exit 1
-        error: the token belongs to another job: seed, shuffle, window, interleave, block_length differ from these options
+        error: the token belongs to another job: seed is 0 in the token and 7 here, shuffle is true in the token and false here, window is 10000 in the token and 0 here, interleave is 16 in the token and 0 here, block_length is 1 in the token and 0 here
         hint: give the files and the options of the loader that made the token
     "#]].assert_eq(&place.fails(&differs));
 }
@@ -148,7 +148,7 @@ fn files_that_are_no_tokens_are_told() {
     expect![[r#"
         exit 1
         error: cannot read the token token.json
-          cause: this is not a whole shardfeed token: EOF while parsing a string at line 1 column 110
+          cause: this is not a whole shardfeed token: EOF while parsing a string at line 1 column 118
         hint: pass what state_dict() returned
     "#]].assert_eq(&refused(&json[..json.len() / 2]));
     expect![[r#"
@@ -165,6 +165,13 @@ fn files_that_are_no_tokens_are_told() {
         hint: upgrade shardfeed to the version that wrote it
     "#]]
     .assert_eq(&refused(&json.replace("n\":1,", "n\":2,")));
+    expect![[r#"
+        exit 1
+        error: cannot read the token token.json
+          cause: the token is of a job with mode="dynamic" and tail="drop", but mode="dynamic" has tail="uneven" only
+        hint: start anew without a token, with tail="uneven", or with mode="deterministic" for tail="drop"
+    "#]]
+    .assert_eq(&refused(&json.replace("drop,deterministic", "drop,dynamic")));
     expect![[r#"
         exit 1
         error: token.json: 2097152 bytes are no token

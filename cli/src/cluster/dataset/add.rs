@@ -69,7 +69,9 @@ pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     let (name, compression) = (args.name.clone(), args.compression.clone());
     let corrupt = args.corrupt.clone();
     client.call(|mut admin, context| async move {
-        let request = wire::AddDatasetRequest { context, name, patterns, compression, corrupt };
+        let listing = None;
+        let request =
+            wire::AddDatasetRequest { context, name, patterns, compression, corrupt, listing };
         admin.add_dataset(request).await
     })?;
     let dataset = match args.no_wait && !args.wait {
@@ -104,7 +106,7 @@ fn wait(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
             (seen, moved) = (now, Instant::now());
         }
         if !told && moved.elapsed() > IDLE_MAX {
-            told = tell_if_no_worker(client)?;
+            told = tell_what_is_waited_for(client, &dataset)?;
         }
         client.pause(ASK_EVERY);
     }
@@ -121,11 +123,14 @@ fn show(bar: &ProgressBar, dataset: &wire::Dataset) {
     }
 }
 
-/// Says that nobody scans, if so; also where stderr is no terminal.
-fn tell_if_no_worker(client: &Client) -> anyhow::Result<bool> {
-    let is_alone = worker::list(client, false)?.is_empty();
-    if is_alone {
+/// Says that no worker scans, or makes progress, if so; also where stderr is no terminal.
+fn tell_what_is_waited_for(client: &Client, dataset: &wire::Dataset) -> anyhow::Result<bool> {
+    if worker::list(client, false)?.is_empty() {
         tracing::warn!("no worker is live to scan it; `shardfeed worker start` starts one");
+        return Ok(true);
     }
-    Ok(is_alone)
+    if !dataset.waiting.is_empty() {
+        tracing::warn!("{}", dataset.waiting);
+    }
+    Ok(!dataset.waiting.is_empty())
 }

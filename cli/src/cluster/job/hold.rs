@@ -91,7 +91,7 @@ fn set(
         admin.get_job(wire::GetJobRequest { context, job }).await
     });
     let answer = answer.map_err(|error| explain(client, name, error))?;
-    Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), false))?)
+    Ok(format.print(&JobReport::new(answer.job.unwrap_or_default(), None))?)
 }
 
 /// Runs `job pause`.

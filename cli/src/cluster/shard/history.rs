@@ -11,6 +11,7 @@ use crate::cluster::job::JobArgs;
 use crate::cluster::listing::{self, Column, Shown, column, wide};
 use crate::cluster::words::{NONE, clock, text};
 use crate::error::{Exit, Problem};
+use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
 pub(super) const ABOUT: &str = "\
@@ -34,7 +35,7 @@ pub(crate) struct HistoryArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Epoch, from 0 [default: the one that the slowest rank is in]
-    #[arg(long)]
+    #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
 }
 

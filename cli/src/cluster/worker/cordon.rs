@@ -20,14 +20,14 @@ const TOLD_AFTER: Duration = Duration::from_secs(10);
 pub(crate) const UNCORDON_ABOUT: &str = "\
 Give a worker that was cordoned or drained work again
 
-One that was drained has left the cluster: start it again. Trainers come back to it with the next epoch, those \
+One that was drained has left the cluster: restart its process. Trainers come back to it with the next epoch, those \
 that it was refused to when they are started anew.";
 
 pub(crate) const DRAIN_ABOUT: &str = "\
 Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
 
 Its trainers go on in their own processes from the batch that it sent last. Then it leaves the cluster, and runs \
-until it is stopped; uncordoned it gets work again when it is started again.";
+until it is stopped; once uncordoned, it gets work again when its process is restarted.";
 
 /// Arguments of `worker cordon` and `uncordon`.
 #[derive(Debug, Args)]
@@ -66,7 +66,15 @@ fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> 
 pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     if cordon == wire::Cordon::Open {
+        let before = find(&client, &args.name).map(|worker| worker.cordon());
         set(&client, &args.name, cordon)?;
+        if before.is_ok_and(|before| before == wire::Cordon::Draining) {
+            // What a drain began is not taken back: the process serves nobody any more.
+            tracing::warn!(
+                worker = args.name,
+                "it was drained and gets no work until its process is restarted"
+            );
+        }
         return match find(&client, &args.name) {
             Ok(worker) => Ok(format.print(&WorkerReport::new(worker))?),
             Err(_) => {

@@ -37,8 +37,8 @@ struct UnscannedShard {
 }
 
 impl Unscanned {
-    pub(super) fn new(found: &Found) -> Self {
-        let sidecars = Sidecars::beside(&found.root, &found.paths);
+    pub(super) fn new(found: &Found) -> anyhow::Result<Self> {
+        let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
         let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
         let shards = found.paths.iter().enumerate().map(|(shard, path)| UnscannedShard {
             path: path.clone(),
@@ -51,7 +51,7 @@ impl Unscanned {
         let first: Vec<_> = (0..shards.len())
             .map(|shard| sidecars.counts(shard).first().map(|count| count.records))
             .collect();
-        Self {
+        Ok(Self {
             root: found.root.display().to_string(),
             shard_count: shards.len(),
             records: shards.iter().map(|shard| shard.records).sum(),
@@ -59,7 +59,7 @@ impl Unscanned {
             sidecar_faults: sidecar::faults(&sidecars, &found.paths, &first),
             shards,
             shards_listed: ROWS_LISTED,
-        }
+        })
     }
 
     pub(super) fn list_all(&mut self) {

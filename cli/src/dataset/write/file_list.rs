@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rayon::prelude::*;
-use shardfeed_image::{Decoding, Depth, Encoded, JpegDecoder, Size};
+use shardfeed_image::{Decoding, Depth, Encoded, Size};
 use shardfeed_tfrecord::example::{Value, encode_example};
 
 use super::lines::{Entry, Lines};
@@ -300,7 +300,7 @@ impl EntryEncoder<'_> {
 
 /// Format and size of an image, by its header.
 fn look_at(path: &Path, bytes: &[u8]) -> Result<(&'static str, Size), Problem> {
-    let decoding = Decoding { channels: 3, depth: Depth::Eight, jpeg: JpegDecoder::Zune };
+    let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let failed = |error| {
         Problem::failed(format!("{}: {error}", path.display()))
             .hint("leave it out of the list, or write it anew as JPEG or PNG")
