@@ -1,20 +1,24 @@
 # Two commands: `make demo` and `make test`. Everything they need goes into target/ and .venv/.
-# Needs: Rust (rustup), python3 >= 3.11 with venv, a C compiler.
+# Needs: Rust (rustup), python3 >= 3.11 with venv, a C compiler; nasm is fetched where it is missing, if there is apt-get.
 
 PYTHON ?= python3
 VENV := .venv
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet
+HAS_CARGO := command -v $(CARGO) >/dev/null || { echo "error: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
+# Tests run on the dev profile, which the Rust tests have compiled already.
+DEV_PACKAGE := target/debug/python/shardfeed
+ON_DEV := PYTHONPATH=$(CURDIR)/target/debug/python SHARDFEED_BINARY=$(CURDIR)/target/debug/shardfeed
 
-.PHONY: help build wheel test fuzz demo failover failover-dynamic chaos chaos-test chaos-bugs bench bench-peers check-rust check-python check-kernels test-kills test-turbojpeg test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
+.PHONY: help build wheel test fuzz demo failover failover-dynamic failover-doubt chaos chaos-bugs gate dev bench bench-peers check-rust check-python check-kernels test-kills nasm test-frameworks test-pythons test-deploy test-deploy-systemd test-deploy-docker test-deploy-slurm \
   test-deploy-kubernetes test-deploy-monitoring clean
 
 help:
-	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv)"
+	@echo "make build   the command (target/release/shardfeed) and the Python package (.venv); JPEG_SIMD=off: without nasm"
 	@echo "make wheel   one wheel with both, for other hosts: target/wheels"
 	@echo "make demo    a cluster on this host: trains on two ranks, kills what it can, counts every record"
 	@echo "make test    formatting, lints and all tests"
-	@echo "make test-turbojpeg   the second JPEG decoder; needs cmake and nasm, too"
 	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in environments of their own (8 GB in target/frameworks)"
 	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, each tried for real; as root, see deploy/README.md"
 	@echo "make test-kills   a hundred SIGKILLs of workers and of trainers, and what the other side is left with: KILLS=100"
@@ -22,25 +26,58 @@ help:
 	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
 	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
+	@echo "make failover-doubt   faults that leave samples in doubt, with hosts that are cut off, and a count: CASES=gone-1,cut-host TTL_MS=1500,4000 RUNS=3 LEADER=1"
 	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md; its last part, beside tf.data and others: make bench-peers"
 	@echo "make chaos   simulated clusters under faults: SEEDS=100 START=0; PATCH=FILE.diff tries a change"
+	@echo "make chaos-bugs   deliberate bugs, each of which the simulation must find"
+	@echo "make gate    simulation, deliberate bugs, faults and fuzzing, longer while GATE_SECONDS=1200 last"
 
-$(VENV)/.installed: python/requirements-dev.txt
+# libjpeg-turbo is compiled by cmake, from .venv, and nasm; every cargo finds both by worker/image/cmake.sh.
+build dev check-rust fuzz chaos chaos-bugs gate: $(VENV)/.installed nasm
+ifeq ($(JPEG_SIMD),off)
+export JPEG_SIMD
+# The same as unset to turbojpeg-sys, which builds again when it changes.
+export TURBOJPEG_SOURCE := vendor
+endif
+
+nasm:
+	@worker/image/nasm.sh --fetch >/dev/null
+
+# What building and the demo need, and what only tests need.
+$(VENV)/.installed: python/requirements.txt
 	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: $(PYTHON) must be Python 3.11 or later with venv (Debian: apt install python3-venv)" >&2; exit 1; }
-	@echo "installing Python tools into $(VENV)"
+	@echo "installing Python packages into $(VENV)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@test -x $(VENV)/bin/uv || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(UV) -r $<
+	@echo $(CURDIR)/python/python > $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shardfeed.pth
 	@touch $@
 
+$(VENV)/.installed-dev: python/requirements-dev.txt $(VENV)/.installed
+	@echo "installing Python packages for tests into $(VENV)"
+	@$(UV) -r $<
+	@touch $@
+
+# Command and module in one invocation: their dependencies are compiled once.
 build: $(VENV)/.installed
-	@command -v $(CARGO) >/dev/null || { echo "error: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
-	$(CARGO) build --release --locked -p shardfeed
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml
+	@$(HAS_CARGO)
+	$(CARGO) build --release --locked -p shardfeed -p shardfeed-python
+	cp target/release/lib_native.so python/python/shardfeed/_native.abi3.so
+
+# Libraries, commands and tests in the dev profile, once: what tests, simulation and fuzzer run. Clippy checks benches and
+# examples. Python tests get a package of links, whose module is of this profile, so that the package of `make build`
+# stays as it is.
+dev: $(VENV)/.installed-dev
+	@$(HAS_CARGO)
+	$(CARGO) build --workspace --lib --bins --tests --locked
+	@rm -rf $(DEV_PACKAGE) && mkdir -p $(DEV_PACKAGE)
+	@ln -s $(CURDIR)/python/python/shardfeed/[!_]* $(CURDIR)/python/python/shardfeed/__init__.py $(CURDIR)/python/python/shardfeed/_native.pyi $(DEV_PACKAGE)/
+	@cp target/debug/lib_native.so $(DEV_PACKAGE)/_native.abi3.so
 
 # One wheel with the package and the command, tried in an environment of its own; it ends in target/wheels.
-wheel: build
+wheel: build $(VENV)/.installed-dev
 	rm -rf target/wheels-plain
 	$(VENV)/bin/maturin build --release --locked --quiet -m python/Cargo.toml --out target/wheels-plain
 	$(VENV)/bin/python python/make_wheel.py target/wheels-plain/*.whl target/release/shardfeed
@@ -56,25 +93,37 @@ failover-dynamic: build
 	$(VENV)/bin/python chaos/dynamic_failures.py $(if $(MODE),--mode $(MODE)) $(if $(CASES),--cases $(CASES)) \
 	  $(if $(RECORDS),--records $(RECORDS))
 
+failover-doubt: build
+	$(VENV)/bin/python chaos/in_doubt.py $(if $(CASES),--cases $(CASES)) $(if $(TTL_MS),--ttl-ms $(TTL_MS)) \
+	  $(if $(RUNS),--seeds $(RUNS)) $(if $(LEADER),--leader)
+
 test: check-rust check-python
 
-check-rust:
+# Tests wait more than they compute, so more threads than cores save time on an idle machine.
+RUST_TEST_THREADS ?= $(shell nproc)
+
+check-rust: dev
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 ifeq ($(NEXTEST),yes)
-	$(CARGO) nextest run --workspace --locked --no-fail-fast
+	$(CARGO) nextest run --workspace --lib --bins --tests --locked --no-fail-fast --test-threads $(RUST_TEST_THREADS)
 else
 	$(CARGO) test --workspace --locked --no-fail-fast
 endif
 
-check-python: build
+# 0: one after the other. With 2, the tests of one file stay in one process, as they share clusters.
+PYTEST_PROCESSES ?= 0
+
+check-python: dev
 	$(VENV)/bin/python -m mypy --config-file python/pyproject.toml python/python/shardfeed
 	for folder in examples/*/; do \
 	  MYPYPATH=tests $(VENV)/bin/python -m mypy --config-file python/pyproject.toml $$folder || exit 1; done
-	cd python && ../$(VENV)/bin/python -m mypy.stubtest shardfeed._native --mypy-config-file pyproject.toml \
+	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python -p examples
+	cd python && $(ON_DEV) ../$(VENV)/bin/python -m mypy.stubtest shardfeed._native --mypy-config-file pyproject.toml \
 	  --ignore-disjoint-bases --allowlist stubtest_allowed.txt --ignore-unused-allowlist
-	cd python && ../$(VENV)/bin/python -m pytest
-	$(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests deploy/tests/test_config.py
+	cd python && $(ON_DEV) ../$(VENV)/bin/python -m pytest -m "not alone" -n $(PYTEST_PROCESSES) --dist loadfile
+	cd python && $(ON_DEV) ../$(VENV)/bin/python -m pytest -m alone
+	$(ON_DEV) $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests deploy/tests/test_config.py
 
 # The debug build, which is optimized a little: what overflows or breaks an assertion is a find.
 SECONDS ?= 600
@@ -82,22 +131,9 @@ SECONDS ?= 600
 fuzz:
 	$(CARGO) run --quiet --locked -p shardfeed-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(TARGETS)
 
-# Leaves the command and the Python package with both decoders; `make build` puts them back.
-test-turbojpeg: build
-	@command -v cmake >/dev/null && command -v nasm >/dev/null || { \
-	  echo "error: cmake and nasm are missing; libjpeg-turbo is built with them (Debian: apt install cmake nasm)" >&2; exit 1; }
-	cp target/release/shardfeed target/release/shardfeed-without-turbojpeg
-	$(CARGO) clippy --workspace --all-targets --locked --features shardfeed/turbojpeg -- -D warnings
-	$(CARGO) test --workspace --locked --no-fail-fast --features shardfeed/turbojpeg \
-	  --test parts --test decoders --test image_goldens --test random_operators --test draining
-	$(CARGO) build --release --locked -p shardfeed --features turbojpeg
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --quiet -m python/Cargo.toml --features turbojpeg
-	cd python && SHARDFEED_BINARY_WITHOUT_TURBOJPEG=$(CURDIR)/target/release/shardfeed-without-turbojpeg \
-	  ../$(VENV)/bin/python -m pytest tests/test_decoders.py tests/test_images.py
-
 KILLS ?= 100
 
-test-kills: build
+test-kills: build $(VENV)/.installed-dev
 	cd python && SHARDFEED_KILLS=$(KILLS) ../$(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 tests/test_kills.py
 
 # The assemblers of the oldest CUDA whose drivers are supported, and of recent ones, for kinds of GPU that they know.
@@ -105,7 +141,7 @@ KERNELS := worker/device/kernels
 PTXAS := nvidia-cuda-nvcc-cu12==12.0.140:70,75,80,86,89,90 nvidia-cuda-nvcc-cu12==12.9.86:70,75,80,86,89,90,100,120 \
   nvidia-cuda-nvcc==13.0.88:75,80,86,89,90,100,120
 
-check-kernels: $(VENV)/.installed
+check-kernels: $(VENV)/.installed-dev
 	$(VENV)/bin/python $(KERNELS)/make.py --check
 	@set -e; for each in $(PTXAS); do \
 	  package=$${each%%:*}; folder=target/ptxas/$$package; \
@@ -115,7 +151,7 @@ check-kernels: $(VENV)/.installed
 	    echo "$$package: kernels.ptx assembles for sm_$$kind"; done; done
 
 # FRAMEWORKS="torch" runs one of them.
-test-frameworks: build
+test-frameworks: build $(VENV)/.installed-dev
 	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
 
 # As root: machines, networks and containers are made, and go again. Each part by itself, too.
@@ -123,19 +159,19 @@ test-deploy: test-deploy-kubernetes test-deploy-monitoring test-deploy-systemd t
 
 DEPLOY_TEST = $(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 -c python/pyproject.toml --rootdir deploy/tests
 
-test-deploy-systemd: build
+test-deploy-systemd: build $(VENV)/.installed-dev
 	$(DEPLOY_TEST) deploy/tests/test_systemd.py
 
-test-deploy-docker: build
+test-deploy-docker: build $(VENV)/.installed-dev
 	$(DEPLOY_TEST) deploy/tests/test_docker.py
 
-test-deploy-monitoring: build
+test-deploy-monitoring: build $(VENV)/.installed-dev
 	$(DEPLOY_TEST) deploy/tests/test_monitoring.py
 
-test-deploy-slurm: build
+test-deploy-slurm: build $(VENV)/.installed-dev
 	$(DEPLOY_TEST) deploy/tests/test_slurm.py
 
-test-deploy-kubernetes: build
+test-deploy-kubernetes: build $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/tests/requirements.txt
 	MYPYPATH=examples/digits:tests:python/tests/frameworks $(VENV)/bin/python -m mypy --config-file python/pyproject.toml deploy/tests
 	$(DEPLOY_TEST) deploy/tests/test_kubernetes.py deploy/tests/test_pods.py
@@ -143,17 +179,17 @@ test-deploy-kubernetes: build
 # The extension module of `build` is of the stable ABI: the same file goes with each. PYTEST="-k ranks" runs some of the tests.
 PYTHONS ?= python3.12 python3.13
 
-test-pythons: build
+test-pythons: build $(VENV)/.installed-dev
 	@set -e; for python in $(PYTHONS); do \
 	  version=$$($$python -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])') || { \
 	    echo "error: $$python is missing; name others with PYTHONS=" >&2; exit 1; }; \
 	  home=$(CURDIR)/target/pythons/$$version; \
-	  cmp -s python/requirements-dev.txt $$home/.installed || { \
+	  cat python/requirements.txt python/requirements-dev.txt | cmp -s - $$home/.installed || { \
 	    echo "installing Python tools into $$home"; \
 	    $$python -m venv --clear $$home; \
-	    $$home/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.txt; \
+	    $$home/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements.txt -r python/requirements-dev.txt; \
 	    echo $(CURDIR)/python/python > $$($$home/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shardfeed.pth; \
-	    cp python/requirements-dev.txt $$home/.installed; }; \
+	    cat python/requirements.txt python/requirements-dev.txt > $$home/.installed; }; \
 	  echo "Python $$version"; \
 	  (cd python && $$home/bin/python -m pytest -p no:cacheprovider $(PYTEST)); \
 	done
@@ -177,8 +213,6 @@ bench-peers: build
 	$$python bench/peers/report.py $(PEERS)/results.json --svg $(PEERS)/peers.svg > $(PEERS)/peers.md && \
 	cat $(PEERS)/peers.md && exit $$status
 
-# Only this build lets tokio take its randomness from a seed; it never meets the others.
-CHAOS := RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/chaos $(CARGO) --config chaos/build.toml
 SEEDS ?= 100
 START ?= 0
 
@@ -186,16 +220,19 @@ chaos:
 ifdef PATCH
 	command=$$(CARGO=$(CARGO) chaos/patched.sh $(PATCH)) && SHARDFEED_CHAOS_PATCH=$(PATCH) $$command run --seeds $(SEEDS) --start $(START)
 else
-	$(CHAOS) build --quiet --locked -p shardfeed-chaos
-	target/chaos/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)
+	$(CARGO) build --quiet --locked --workspace --bin shardfeed-chaos --test determinism
+	target/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)
 endif
 
-chaos-test:
-	$(CHAOS) test --quiet --locked -p shardfeed-chaos
+# Every deliberate bug must be found; ONLY="two-generations stale-reads" tries these.
+chaos-bugs: dev
+	$(ON_DEV) CARGO=$(CARGO) $(VENV)/bin/python chaos/gate.py bugs $(ONLY)
 
-# Every deliberate bug must be found.
-chaos-bugs:
-	CARGO=$(CARGO) chaos/bugs.sh
+# The checkers that run longer than tests: each briefly whatever the time, and longer while GATE_SECONDS last.
+GATE_SECONDS ?= 1200
+
+gate: dev
+	$(ON_DEV) CARGO=$(CARGO) $(VENV)/bin/python chaos/gate.py --seconds $(GATE_SECONDS) --start $(START)
 
 clean:
 	rm -rf target $(VENV) .demo

@@ -6,10 +6,12 @@
 use std::time::Instant;
 
 use serde_json::json;
-use shardfeed_plan::{DECODER_NONE, Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Tail};
+use shardfeed_plan::{
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Tail,
+};
 use shardfeed_scheduler::{
-    Answer, Change, Command, CursorReport, JoinSession, LeaseRef, PoolFacts, RegisterJob,
-    StartRank, State, TAKES_MAX, Take,
+    Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, PoolFacts,
+    RegisterJob, StartRank, State, TAKES_MAX, Take,
 };
 
 /// Records of every shard.
@@ -31,8 +33,9 @@ impl Machine {
     fn apply(&mut self, change: Change) -> Answer {
         self.index += 1;
         let request_id = format!("00000000-0000-4000-8000-{:012x}", self.index);
+        let principal = "bench".to_owned();
         let command =
-            Command { request_id, principal: "bench".into(), now_ms: 1_000 + self.index, change };
+            Command { request_id, principal, scope: vec![], now_ms: 1_000 + self.index, change };
         // As a replica does it: from the bytes of the log.
         let command = Command::from_bytes(&command.to_bytes()).unwrap();
         self.state.apply(self.index, &command).answer.unwrap()
@@ -49,8 +52,8 @@ fn identity(mode: Mode) -> JobIdentity {
         block_length: 1,
     };
     let tail = if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop };
-    let (operators, decoder) = (String::new(), DECODER_NONE.to_owned());
-    JobIdentity { shuffle, lanes: 1, tail, operators, decoder, mode }
+    let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
+    JobIdentity { shuffle, lanes: 1, tail, records, decoder, mode }
 }
 
 fn resident_bytes() -> u64 {
@@ -79,6 +82,7 @@ fn measure(ranks: u64, shards: u64) {
                 endpoint: String::new(),
                 decoders: vec![],
                 proved: false,
+                data_roots: vec![],
             };
             match machine.apply(Change::JoinSession(join)) {
                 Answer::Joined { session } => session,
@@ -98,6 +102,8 @@ fn measure(ranks: u64, shards: u64) {
             session: sessions[(rank / RANKS_OF_WORKER) as usize],
             trainer: format!("{rank:036}"),
             intent,
+            doubt: DoubtPolicy::default(),
+            peer: None,
         };
         match machine.apply(Change::StartRank(start)) {
             Answer::Started(started) => {
@@ -108,7 +114,12 @@ fn measure(ranks: u64, shards: u64) {
     };
     let register = |machine: &mut Machine, name: &str, mode| {
         let (identity, dataset) = (identity(mode), String::new());
-        machine.apply(Change::RegisterJob(RegisterJob { name: name.into(), identity, dataset }));
+        machine.apply(Change::RegisterJob(RegisterJob {
+            name: name.into(),
+            identity,
+            dataset,
+            record_spec_chunks: vec![],
+        }));
     };
     register(&mut machine, "plan", Mode::Deterministic);
     let began = Instant::now();
@@ -129,6 +140,7 @@ fn measure(ranks: u64, shards: u64) {
             started: 0,
             known: 0,
             wants: 1,
+            ahead: 0,
             released: None,
             facts: facts(shards, at),
         };

@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/straggler.py [--step-ms 4] [--slow 5] [--shards 64]
 
-With mode="dynamic" and tail="uneven" the fast rank takes what the slow one does not get to. The ideal is the
+With mode="dynamic" the fast rank takes what the slow one does not get to. The ideal is the
 time in which both together could consume everything; the goal is at most 1.3 times that.
 """
 

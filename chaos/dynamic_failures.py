@@ -8,7 +8,7 @@ later or never. Then the ranks' ledgers are counted (tests/recount.py), and a ro
 what tf.data service 2.21 did in the same case: dynamic sharding, 10 files, 1,000,000 records, one
 client, kill at 35 %, back after 1 s.
 
-Ranks that get lost for good need mode="dynamic" with tail="uneven": their share goes to the others.
+Ranks that get lost for good need mode="dynamic": their share goes to the others.
 The other cases are played in the deterministic mode, or all of them in the one that `--mode` names.
 
 lost must be 0, and doubled too. Only what a rank had taken that was killed for good may come again,
@@ -46,6 +46,8 @@ SHARDS = 10
 KILL_AT, GONE_S = 0.35, 1.0
 #: Of one case, besides its steps; an epoch that has not ended by then never ends.
 BOUND_S = 60.0
+#: How long an epoch waits for a rank that was killed for good, once everything else of it is consumed.
+GRACE_S = 5.0
 #: A training step: long enough for what was killed to come back before the epoch is over.
 STEP_SECONDS = 0.02
 
@@ -119,7 +121,7 @@ class Play:
             "job": NAME,
         }
         if self.mode == "dynamic":
-            loader["mode"] = self.mode
+            loader |= {"mode": self.mode, "in_doubt_grace": GRACE_S}
         return Options(
             loader=loader,
             global_batch=BATCH_SIZE * self.case.workers,

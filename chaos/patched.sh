@@ -3,22 +3,27 @@
 # usage: chaos/patched.sh FILE.diff...
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-target="$root/target/chaos"
-copy="$target/copy"
+work="$root/target/chaos"
+copy="$work/copy"
 mkdir -p "$copy"
-# Only files that differ are touched, so that a second build is a small one.
+# Only files that differ are touched, so that a second build is a small one. The copy lies inside the tree, where
+# cargo reads .cargo/config.toml already: a second one would repeat its flags.
 cd "$root"
-git ls-files --cached --others --exclude-standard > "$target/copy.list"
-fresh="$target/fresh"
+git ls-files --cached --others --exclude-standard | grep -v '^\.cargo/' > "$work/copy.list"
+fresh="$work/fresh"
 rm -rf "$fresh"
 mkdir -p "$fresh"
-while IFS= read -r file; do [ -f "$file" ] && printf '%s\n' "$file"; done < "$target/copy.list" > "$target/copy.files"
-tar -cf - -T "$target/copy.files" | tar -xf - -C "$fresh"
+while IFS= read -r file; do [ -f "$file" ] && printf '%s\n' "$file"; done < "$work/copy.list" > "$work/copy.files"
+tar -cf - -T "$work/copy.files" | tar -xf - -C "$fresh"
 for patch in "$@"; do
   case "$patch" in /*) ;; *) patch="$root/$patch" ;; esac
   (cd "$fresh" && patch --quiet --forward --no-backup-if-mismatch -p1 < "$patch") \
     || { echo "error: $patch does not apply" >&2; exit 1; }
 done
+# Another version makes other packages of the copy's crates, so that tree and copy share a target folder, and the
+# compiled dependencies in it.
+sed -i 's/^version = "0.1.0"$/version = "0.1.0-patched"/' "$fresh/Cargo.toml"
+sed -i '/^name = "shardfeed/{n;s/^version = .*/version = "0.1.0-patched"/}' "$fresh/Cargo.lock"
 (cd "$fresh" && find . -type f) | while IFS= read -r file; do
   if ! cmp -s "$fresh/$file" "$copy/$file"; then
     mkdir -p "$(dirname "$copy/$file")"
@@ -30,7 +35,8 @@ done
 done
 rm -rf "$fresh"
 cd "$copy"
-# A folder of its own: cargo takes the copy for the tree itself, and would run the one for the other.
-RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR="$target/of-copy" "${CARGO:-cargo}" --config chaos/build.toml build --quiet --locked -p shardfeed-chaos >&2
-cp "$target/of-copy/debug/shardfeed-chaos" "$target/patched"
-echo "$target/patched"
+# All members and a test: the features of the dependencies are then those of the tree's own build.
+CARGO_TARGET_DIR="$root/target" "${CARGO:-cargo}" build --quiet --locked --workspace \
+  --bin shardfeed-chaos --test determinism >&2
+cp "$root/target/debug/shardfeed-chaos" "$work/patched"
+echo "$work/patched"

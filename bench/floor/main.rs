@@ -14,9 +14,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use shardfeed_image::{
-    Decoding, Depth, Encoded, JpegDecoder, Method, Region, Resizer, Sample, Size, View,
-};
+use shardfeed_image::{Decoding, Depth, Encoded, Method, Region, Resizer, Sample, Size, View};
 use shardfeed_tfrecord::{ChunkOptions, ChunkReader, CompressionChoice, open_source};
 
 /// Each measurement goes on for so long.
@@ -129,9 +127,7 @@ fn frame(files: &[PathBuf]) -> usize {
 
 /// Photographs, decoded and resized; of each only `part` if one is given.
 fn resize(photos: &[Vec<u8>], part: Option<Region>) -> impl FnMut() -> usize {
-    // As bench/peers/with_shardfeed.py: the faster one where there are two.
-    let jpeg = JpegDecoder::built().last().unwrap_or_default();
-    let decoding = Decoding { channels: 3, depth: Depth::Eight, jpeg };
+    let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let (mut resizer, mut pixels) = (Resizer::default(), Vec::new());
     let mut out = vec![0; SIDE * SIDE * 3];
     move || {

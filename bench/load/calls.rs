@@ -76,6 +76,7 @@ pub(crate) async fn join(client: &mut Clients, worker: String) -> u64 {
         in_process: false,
         endpoint: String::new(),
         decoders: vec![],
+        data_roots: vec![],
     };
     client.join(join).await.unwrap().into_inner().session
 }

@@ -32,6 +32,7 @@ impl Rank {
             started: self.samples,
             known: self.known,
             wants: 1,
+            ahead: 0,
             released: None,
             wait_ms: 0,
         }

@@ -33,6 +33,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
         started: known * files.records,
         known,
         wants,
+        ahead: 0,
         released: None,
         wait_ms,
     };

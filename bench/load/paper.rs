@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::common::v1 as common;
@@ -75,6 +75,7 @@ impl Job {
             name: self.name.clone(),
             dataset: self.dataset.clone(),
             identity: Some(self.identity.clone()),
+            ..Default::default()
         }
     }
 
@@ -99,6 +100,9 @@ impl Job {
             limit: None,
             trainer: Uuid::new_v4().to_string(),
             intent: Some(intent_to(&intent)),
+            in_doubt: 0,
+            in_doubt_grace_ms: None,
+            peer: None,
         };
         let started = client.start_rank(start).await.unwrap().into_inner();
         let (job, generation) = (self.name.clone(), started.generation);
@@ -116,6 +120,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         patterns: vec!["/paper/*.tfrecord".into()],
         compression: String::new(),
         corrupt: String::new(),
+        listing: None,
     };
     // Whoever ran before may have added it.
     let _ = admin.add_dataset(add).await;
@@ -144,7 +149,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         lanes: 1,
         tail: if is_dynamic { Tail::Uneven } else { Tail::Drop },
         mode: files.mode,
-        operators: "raw/1".into(),
+        records: Records::Operators("raw/1".into()),
         decoder: DECODER_NONE.into(),
     });
     let job = Job { name: name.into(), run: Uuid::new_v4().to_string(), dataset, identity };
@@ -169,6 +174,7 @@ async fn scan(client: &mut Clients, session: u64, files: Files) {
                         path: file.path.clone(),
                         size: file.size_bytes,
                         etag: None,
+                        changed_ns: None,
                     };
                     let chunk = ListingChunk::new(files.iter().map(listed).collect());
                     parts.push(Part {

@@ -47,6 +47,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
             started: samples,
             known,
             wants: 1,
+            ahead: 0,
             released: None,
             wait_ms: 0,
         };

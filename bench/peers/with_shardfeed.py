@@ -26,9 +26,6 @@ VERSION = "this tree"
 #: Processes that work for this one.
 BESIDE: list[int] = []
 
-#: The faster decoder of JPEGs where this build has it.
-DECODER = "turbojpeg" if "turbojpeg" in sf.decoders() else "zune-jpeg"
-
 
 def prepare(contender: str, case: str, data: str, setting: str) -> None:
     """What runs before the loader is made: nothing here has seen the files before."""
@@ -56,7 +53,7 @@ def loader(case: str, data: str) -> sf.Loader:
     if cases.image_case(case):
         part = [op.crop("photo", (cases.PART, cases.PART), offset=cases.PLACE)] * (case == "parts")
         resize = op.resize("photo", cases.SIDE, antialias=False)
-        options["operators"] = [op.decode_image("photo", decoder=DECODER), *part, resize]
+        options["operators"] = [op.decode_image("photo"), *part, resize]
     return sf.Loader(cases.files(data, case), features or None, **options)
 
 

@@ -49,16 +49,22 @@ class Run:
         self.said: list[list[str]] = [[] for _ in range(world_size)]
         self._readers: list[threading.Thread] = []
 
-    def start(self, variables: Callable[[int], dict[str, str]]) -> None:
-        """Starts all ranks. `variables`: of a rank's environment."""
+    def start(
+        self,
+        variables: Callable[[int], dict[str, str]],
+        inside: Callable[[int], Sequence[str]] = lambda rank: (),
+    ) -> None:
+        """Starts all ranks. `variables`: of a rank's environment. `inside`: what its command begins with."""
         options = json.dumps(asdict(self.options))
         for rank in range(self.world_size):
             environment = os.environ | variables(rank)
             environment |= {"RANK": str(rank), "WORLD_SIZE": str(self.world_size)}
-            environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(map(str, PATHS))}
+            # The package that this process uses comes with it.
+            paths = [*map(str, PATHS), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(paths)}
             with Ending.held():
                 process = subprocess.Popen(
-                    [sys.executable, TRAINER, options],
+                    [*inside(rank), sys.executable, TRAINER, options],
                     cwd=self._folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,

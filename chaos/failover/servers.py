@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,10 +47,13 @@ def until(missing: Callable[[], str], within_s: float = DEADLINE_S) -> None:
 
 
 class Server:
-    """One process of the cluster. It says on its standard output when it is ready."""
+    """One process of the cluster. It says on its standard output when it is ready.
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self._folder = name, folder
+    - `inside`: what its command begins with, to run it elsewhere than here.
+    """
+
+    def __init__(self, name: str, folder: Path, inside: Sequence[str] = ()) -> None:
+        self.name, self._folder, self._inside = name, folder, inside
         self.is_stopped = False
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
@@ -73,7 +76,7 @@ class Server:
         assert self._process is None, f"{self.name} runs already"
         with self.log.open("ab") as errors, Ending.held():
             self._process = subprocess.Popen(
-                [BINARY, *arguments],
+                [*self._inside, BINARY, *arguments],
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -133,8 +136,10 @@ class Server:
 class Node(Server):
     """A coordinator, with its place in the cluster."""
 
-    def __init__(self, number: int, address: str, folder: Path) -> None:
-        super().__init__(f"coordinator-{number}", folder)
+    def __init__(
+        self, number: int, address: str, folder: Path, inside: Sequence[str] = ()
+    ) -> None:
+        super().__init__(f"coordinator-{number}", folder, inside)
         self.number, self.address = number, address
 
     @property
@@ -146,18 +151,44 @@ class Node(Server):
         shutil.rmtree(self.data)
 
 
+class Hosts:
+    """Where processes run: here, and coordinators listen on ports that nobody else has."""
+
+    #: More options of all coordinators and workers.
+    options: Sequence[str] = ()
+
+    def coordinators(self, count: int) -> list[str]:
+        """Their addresses."""
+        return free_addresses(count)
+
+    def inside(self, name: str) -> Sequence[str]:
+        """What the command of this process begins with; `admin`: of those that ask and tell."""
+        return ()
+
+
 class Cluster:
     """Coordinators, and workers that stand for hosts: each has a socket of its own."""
 
     def __init__(
-        self, folder: Path, coordinators: int, workers: int, config: str = CONFIG
+        self,
+        folder: Path,
+        coordinators: int,
+        workers: int,
+        config: str = CONFIG,
+        hosts: Hosts | None = None,
     ) -> None:
         self._folder, self.is_replicated = folder, coordinators > 1
-        addresses = free_addresses(coordinators)
+        self._hosts = hosts or Hosts()
+        addresses = self._hosts.coordinators(coordinators)
+        inside = self._hosts.inside
         #: The members, by their number.
-        self.nodes = {n: Node(n, address, folder) for n, address in enumerate(addresses, 1)}
+        self.nodes = {
+            n: Node(n, address, folder, inside(f"coordinator-{n}"))
+            for n, address in enumerate(addresses, 1)
+        }
         self._founders = dict(enumerate(addresses, 1))
-        self.workers = [Server(f"worker-{number}", folder) for number in range(workers)]
+        names = [f"worker-{number}" for number in range(workers)]
+        self.workers = [Server(name, folder, inside(name)) for name in names]
         (folder / "coordinator.toml").write_text(config)
         #: Every server that ever ran, so that none outlives the cluster.
         self.servers: list[Server] = [*self.workers, *self.nodes.values()]
@@ -209,6 +240,7 @@ class Cluster:
     def spawn_node(self, node: Node) -> None:
         arguments = ["coordinator", "start", "--config", "coordinator.toml"]
         arguments += ["--data", node.data.name, "--listen", node.address, "--http", "127.0.0.1:0"]
+        arguments += self._hosts.options
         if self.is_replicated:
             arguments += ["--node-id", str(node.number)]
             if node.number in self._founders:
@@ -223,6 +255,7 @@ class Cluster:
         number = self.workers.index(worker)
         arguments = ["worker", "start", "--coordinator", self.address, "--name", worker.name]
         arguments += ["--socket", self.socket(number), "--memory-budget", "256MiB"]
+        arguments += self._hosts.options
         worker.spawn(arguments)
         worker.ready()
 
@@ -257,7 +290,7 @@ class Cluster:
         words = f"shardfeed {' '.join(arguments)}"
         try:
             return subprocess.run(
-                [BINARY, *arguments, "--coordinator", asked or self._others(None)],
+                [*self._asking(), *arguments, "--coordinator", asked or self._others(None)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -271,9 +304,10 @@ class Cluster:
 
     def look(self, *arguments: str, asked: str | None = None) -> Any:
         """The same for programs; None: there is no answer now."""
+        asked = asked or self._others(None)
         try:
             done = subprocess.run(
-                [BINARY, *arguments, "-o", "json", "--coordinator", asked or self._others(None)],
+                [*self._asking(), *arguments, "-o", "json", "--coordinator", asked],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=LOOK_S,
@@ -312,6 +346,9 @@ class Cluster:
 
         until(missing)
         return found[-1]
+
+    def _asking(self) -> Sequence[str | Path]:
+        return (*self._hosts.inside("admin"), BINARY)
 
     def _others(self, than: Node | None) -> str:
         """Addresses of the coordinators that run, without one of them."""

@@ -40,6 +40,8 @@ class Options:
     step_seconds: float
     #: Socket where the ranks meet after each step; None: each goes on alone, for one epoch.
     meet: str | None
+    #: Files of the states of all ranks, where they stopped at different steps; instead of `state`.
+    all_states: tuple[str, ...] = ()
 
 
 def train(options: Options) -> int:
@@ -60,6 +62,8 @@ def train(options: Options) -> int:
     ) as loader:
         if options.state is not None:
             loader.load_state_dict(Path(options.state).read_text())
+        if options.all_states:
+            loader.load_state_dict([Path(state).read_text() for state in options.all_states])
         states = Path(options.states) / f"rank-{rank}"
         states.mkdir(parents=True)
         together = (rank, world_size) if options.meet else (0, 1)

@@ -45,8 +45,16 @@ impl Dice {
 
 /// SplitMix64 of Steele, Lea and Flood: every seed is a good one.
 fn step(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    *state = state.wrapping_add(STEP);
+    mixed(*state)
+}
+
+/// What a state of the generator grows by.
+pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that a state of the generator gives.
+pub(crate) fn mixed(state: u64) -> u64 {
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }

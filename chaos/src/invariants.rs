@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use shardfeed_coordinator::Inspector;
 use shardfeed_raft::Status;
-use shardfeed_scheduler::{EndReason, Hold};
+use shardfeed_scheduler::{EndReason, Happening, Hold};
 
 use crate::breach::Breaches;
+use crate::lists::Decision;
 use crate::oracle::Oracle;
 use crate::world::node::{Node, TTL_MS};
 
@@ -38,6 +39,8 @@ pub struct Invariants {
     /// The last status of each node, and how often it had crashed.
     last: BTreeMap<u64, (u64, Status)>,
     applied: u64,
+    /// Number of the last event that was looked at.
+    event: u64,
     ranks: BTreeMap<RankKey, RankSeen>,
     /// Since when, and until when, somebody answered as the leader, by term and node.
     offices: BTreeMap<(u64, u64), (u64, u64)>,
@@ -74,6 +77,7 @@ impl Invariants {
             hashes: BTreeMap::new(),
             last: BTreeMap::new(),
             applied: 0,
+            event: 0,
             ranks: BTreeMap::new(),
             offices: BTreeMap::new(),
             expired: 0,
@@ -119,7 +123,8 @@ impl Invariants {
         if let Some((applied, inspector)) = furthest.filter(|(applied, _)| *applied > self.applied)
         {
             self.applied = applied;
-            self.look_at_ranks(&inspector);
+            self.look_at_ranks(&inspector, now_ms);
+            self.look_at_decisions(&inspector, now_ms);
             self.look_at_sessions(&inspector, now_ms);
         }
     }
@@ -204,9 +209,24 @@ impl Invariants {
         });
     }
 
+    /// What the policy decides of samples in doubt.
+    fn look_at_decisions(&mut self, inspector: &Inspector, now_ms: u64) {
+        let after = self.event;
+        let events: Vec<_> = inspector.read(|state| state.events_after(after).cloned().collect());
+        for event in events {
+            self.event = event.number;
+            if let Happening::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } =
+                event.what
+            {
+                let decision = Decision { rank, epoch, samples, is_dropped };
+                self.oracle.lists.decided((&job, generation), &decision, now_ms);
+            }
+        }
+    }
+
     /// Cursors go up, and only as far as whoever held the lease has told; in a generation that was
     /// superseded nothing moves.
-    fn look_at_ranks(&mut self, inspector: &Inspector) {
+    fn look_at_ranks(&mut self, inspector: &Inspector, now_ms: u64) {
         let seen = inspector.read(|state| {
             let mut seen = vec![];
             for job in state.jobs() {
@@ -231,6 +251,7 @@ impl Invariants {
                 now.fencing = now.fencing.max(before.fencing);
                 if before.lease != 0 && before.lease != now.lease {
                     let (job, generation, rank) = key.clone();
+                    self.oracle.lists.unserved((&job, generation), rank, now_ms);
                     let lease = (job, generation, rank, before.lease);
                     match now.cancelled {
                         true => self.oracle.lists.lease_cancelled(lease, before.cursor),

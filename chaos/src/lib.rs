@@ -2,9 +2,9 @@
 //! machines, model workers and trainers that keep to the protocol, faults, and an oracle that counts what
 //! trainers received. One seed decides everything.
 //!
-//! It is empty unless the build says `--cfg tokio_unstable`, which `make chaos` does: without that
+//! It is empty unless the build says `--cfg tokio_unstable`, as `.cargo/config.toml` does: without that
 //! tokio's own randomness follows no seed. Start at `simulation`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(tokio_unstable)]
 pub mod breach;

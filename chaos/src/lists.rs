@@ -5,10 +5,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use shardfeed_plan::{Sample, Tail};
+use shardfeed_plan::Sample;
+use shardfeed_proto::coordinator::v1::InDoubt;
 
 use crate::breach::Breaches;
-use crate::world::catalog::JobFacts;
+use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
+
+/// How far moments are known, ms.
+const SLACK_MS: u64 = 150;
+
+/// What an operator says is decided within so long, or not at all, ms.
+const GONE_MS: u64 = 10_000;
 
 /// (epoch, step)
 type Place = (u64, u64);
@@ -31,12 +38,34 @@ struct Seen {
     /// Those of them that ended because somebody cancelled the job: the session lives, and hears of it with
     /// its next heartbeat.
     cancelled: BTreeSet<LeaseKey>,
+    /// When a rank of a generation of a job lost its lease last, ms.
+    unserved: BTreeMap<(String, u64, u64), u64>,
+    /// When somebody said of a rank that it does not come back, ms.
+    gone: BTreeMap<(String, u64), u64>,
+    decided: Decided,
 }
+
+/// Samples in doubt that the policy decided on, by job, generation and epoch: those that other ranks got, and those
+/// that none did.
+type Decided = BTreeMap<(String, u64, u64), (u64, u64)>;
 
 #[derive(Debug)]
 struct Ledger {
     job: Rc<JobFacts>,
     generations: BTreeMap<u64, Received>,
+}
+
+/// What the policy decided of samples in doubt.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    /// Whose they were.
+    pub rank: u64,
+    /// Of which epoch.
+    pub epoch: u64,
+    /// How many.
+    pub samples: u64,
+    /// Whether nobody gets them.
+    pub is_dropped: bool,
 }
 
 /// Where a generation begins.
@@ -53,9 +82,9 @@ pub struct Beginning {
 #[derive(Debug)]
 struct Received {
     begin: Beginning,
-    batches: BTreeMap<(Place, u64), (u64, Vec<Sample>)>,
-    /// Ranks that were told that an epoch ended.
-    ended: BTreeMap<u64, BTreeSet<u64>>,
+    batches: BTreeMap<(Place, u64), Vec<Sample>>,
+    /// Epochs of which a rank was told that they ended.
+    ended: BTreeSet<u64>,
 }
 
 impl Lists {
@@ -69,7 +98,7 @@ impl Lists {
         let mut seen = self.seen.borrow_mut();
         let new = || Ledger { job: Rc::clone(job), generations: BTreeMap::new() };
         let ledger = seen.jobs.entry(job.name.clone()).or_insert_with(new);
-        let (batches, ended) = (BTreeMap::new(), BTreeMap::new());
+        let (batches, ended) = (BTreeMap::new(), BTreeSet::new());
         let new = || Received { begin: begin.clone(), batches, ended };
         let known = ledger.generations.entry(generation).or_insert_with(new);
         self.breaches.check(known.begin == *begin, "I8", || {
@@ -81,29 +110,28 @@ impl Lists {
     /// A rank received a batch.
     pub fn delivered(&self, lease: &LeaseKey, place: Place, samples: Vec<Sample>) {
         let mut seen = self.seen.borrow_mut();
-        let (job, generation, rank, fencing) = lease;
+        let (job, generation, rank, _) = lease;
         let over = seen.ended.get(lease).filter(|_| !seen.cancelled.contains(lease)).copied();
         let ledger = seen.jobs.get_mut(job);
-        let is_shared = ledger.as_ref().is_some_and(|l| l.job.identity.tail == Tail::Uneven);
-        self.breaches.check(over.is_none() || !is_shared, "I3", || {
+        self.breaches.check(over.is_none(), "I3", || {
             format!("{lease:?} delivers {place:?} after the session that had it ended")
         });
         let received = ledger.and_then(|ledger| ledger.generations.get_mut(generation));
         let Some(received) = received else {
             return self.breaches.note("I4", format!("{lease:?} delivers before it began"));
         };
-        let twice = received.batches.insert((place, *rank), (*fencing, samples)).is_some();
+        let twice = received.batches.insert((place, *rank), samples).is_some();
         self.breaches.check(!twice, "I4", || {
             format!("rank {rank} of {job} received {place:?} twice in generation {generation}")
         });
     }
 
     /// A rank was told that an epoch ended for it.
-    pub fn epoch_ended(&self, job: &str, (generation, rank): (u64, u64), epoch: u64) {
+    pub fn epoch_ended(&self, job: &str, generation: u64, epoch: u64) {
         let mut seen = self.seen.borrow_mut();
         let ledger = seen.jobs.get_mut(job);
         if let Some(received) = ledger.and_then(|ledger| ledger.generations.get_mut(&generation)) {
-            received.ended.entry(epoch).or_default().insert(rank);
+            received.ended.insert(epoch);
         }
     }
 
@@ -118,17 +146,47 @@ impl Lists {
         self.lease_ended(lease, known);
     }
 
+    /// An operator says that a rank does not come back.
+    pub fn declares_gone(&self, job: &str, rank: u64, now_ms: u64) {
+        self.seen.borrow_mut().gone.insert((job.to_owned(), rank), now_ms);
+    }
+
+    /// A rank lost its lease.
+    pub fn unserved(&self, (job, generation): (&str, u64), rank: u64, now_ms: u64) {
+        self.seen.borrow_mut().unserved.insert((job.to_owned(), generation, rank), now_ms);
+    }
+
+    /// The policy decided on samples in doubt.
+    pub fn decided(&self, (job, generation): (&str, u64), decision: &Decision, now_ms: u64) {
+        let Decision { rank, epoch, samples, is_dropped } = *decision;
+        let mut seen = self.seen.borrow_mut();
+        let since = seen.unserved.get(&(job.to_owned(), generation, rank)).copied().unwrap_or(0);
+        let ago = |since: u64| now_ms.saturating_sub(since);
+        let is_gone =
+            seen.gone.get(&(job.to_owned(), rank)).is_some_and(|since| ago(*since) < GONE_MS);
+        let in_time = is_gone || ago(since) + SLACK_MS >= GRACE_MS;
+        self.breaches.check(in_time, "I21", || {
+            format!("{decision:?} of {job} came {} ms after its lease ended", now_ms - since)
+        });
+        let is_drop = policy_of(job) == InDoubt::Drop;
+        self.breaches.check(is_dropped == is_drop, "I21", || {
+            format!("{decision:?} of {job} is not what its policy says")
+        });
+        let sums = seen.decided.entry((job.to_owned(), generation, epoch)).or_default();
+        sums.0 += if is_dropped { 0 } else { samples };
+        sums.1 += if is_dropped { samples } else { 0 };
+    }
+
     /// Counts everything.
     /// - Returns epochs that ended, and samples.
     pub fn recount(&self) -> (u64, u64) {
         let seen = self.seen.borrow();
-        let counted = seen.jobs.values().map(|ledger| self.recount_job(ledger, &seen.ended));
+        let counted = seen.jobs.values().map(|ledger| self.recount_job(ledger, &seen.decided));
         counted.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    fn recount_job(&self, ledger: &Ledger, ended: &BTreeMap<LeaseKey, Place>) -> (u64, u64) {
+    fn recount_job(&self, ledger: &Ledger, decided: &Decided) -> (u64, u64) {
         let name = &ledger.job.name;
-        let is_shared = ledger.job.identity.tail == Tail::Uneven;
         let mut epochs: BTreeMap<u64, Delivered> = BTreeMap::new();
         let delivers = |(_, received): &(&u64, &Received)| !received.batches.is_empty();
         let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
@@ -139,37 +197,38 @@ impl Lists {
                 self.breaches.note("I4", format!("generation {number} of {name} is unknown"));
                 break;
             };
-            for ((place, rank), (fencing, samples)) in &received.batches {
+            for ((place, rank), samples) in &received.batches {
                 if stood.is_some_and(|stood| stood.get(rank).is_none_or(|end| place >= end)) {
                     continue;
                 }
-                // What nobody had heard of when its session ended is delivered again.
-                let lease = (name.clone(), number, *rank, *fencing);
-                let is_known = ended.get(&lease).is_none_or(|known| place < known);
                 let epoch = epochs.entry(place.0).or_default();
                 for sample in samples {
-                    let times = epoch.times.entry(*sample).or_default();
-                    times.0 += u64::from(is_known || !is_shared);
-                    times.1.push((number, *rank, *place));
+                    epoch.times.entry(*sample).or_default().push((number, *rank, *place));
                 }
             }
-            for (epoch, ranks) in &received.ended {
+            let (first, last) = ((name.clone(), number, 0), (name.clone(), number, u64::MAX));
+            for ((_, _, epoch), (redelivered, dropped)) in decided.range(first..=last) {
+                let epoch = epochs.entry(*epoch).or_default();
+                epoch.redelivered += redelivered;
+                epoch.dropped += dropped;
+            }
+            for epoch in &received.ended {
                 let is_ours = stood.is_none_or(|stood| stood.values().all(|end| end.0 > *epoch));
-                let all = is_shared || ranks.len() as u64 == received.begin.world_size;
-                epochs.entry(*epoch).or_default().is_over |= is_ours && all;
+                epochs.entry(*epoch).or_default().is_over |= is_ours;
             }
             (next, stood) = (received.begin.parent, Some(&received.begin.stood));
         }
         let total = ledger.job.samples();
         for (number, epoch) in &epochs {
-            let twice = epoch.times.iter().find(|(_, times)| times.0 > 1);
-            self.breaches.check(twice.is_none(), "I4", || {
-                format!("epoch {number} of {name} delivered {twice:?} more than once")
+            let again = epoch.times.values().map(|times| times.len() as u64 - 1).sum::<u64>();
+            let twice = epoch.times.iter().find(|(_, times)| times.len() > 1);
+            self.breaches.check(again <= epoch.redelivered, "I4", || {
+                let most = epoch.redelivered;
+                format!("epoch {number} of {name} delivered {again} again, of {most}: {twice:?}")
             });
             let delivered = epoch.times.len() as u64;
             let left = total - delivered.min(total);
-            let fine = if is_shared { left == 0 } else { left < ledger.job.global_batch };
-            self.breaches.check(!epoch.is_over || fine, "I4", || {
+            self.breaches.check(!epoch.is_over || left <= epoch.dropped, "I4", || {
                 format!("epoch {number} of {name} ended with {delivered} of {total} delivered")
             });
         }
@@ -178,11 +237,17 @@ impl Lists {
     }
 }
 
+/// Generation, rank and place of a batch.
+type Delivery = (u64, u64, Place);
+
 /// What was delivered of an epoch.
 #[derive(Debug, Default)]
 struct Delivered {
-    /// How often, without what may come again, and by whom.
-    times: BTreeMap<Sample, (u64, Vec<(u64, u64, Place)>)>,
+    /// By whom.
+    times: BTreeMap<Sample, Vec<Delivery>>,
+    /// Samples in doubt that others got, and that nobody got.
+    redelivered: u64,
+    dropped: u64,
     is_over: bool,
 }
 
@@ -191,13 +256,13 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
     use crate::world::catalog::Catalog;
-    use shardfeed_plan::Mode;
+    use shardfeed_plan::{Mode, Tail};
 
-    fn recounted(tail: Tail, tell: impl FnOnce(&Lists, Vec<Sample>)) -> Option<&'static str> {
+    fn recounted(tell: impl FnOnce(&Lists, Vec<Sample>)) -> Option<&'static str> {
         let breaches = Breaches::default();
         let lists = Lists::new(breaches.clone());
         let manifest = Catalog::new(&Dice::new(1, 0)).manifest();
-        let job = JobFacts::of(("job", "images"), &manifest, (tail, Mode::Dynamic), 1);
+        let job = JobFacts::of(("job", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), 1);
         let begin = Beginning { world_size: 2, ..Beginning::default() };
         lists.begins(&job, 0, &begin);
         let groups = job.groups(0);
@@ -215,25 +280,42 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_once_but_what_nobody_had_heard_of() {
-        let told = |missing: usize, again: usize, known: Option<u64>| {
+    fn everything_comes_once_but_what_the_policy_gave_to_others() {
+        let told = |missing: usize, again: usize, decided: Option<u64>| {
             move |lists: &Lists, all: Vec<Sample>| {
                 lists.delivered(&lease(0, 5), (0, 0), all[..4].to_vec());
-                if let Some(step) = known {
-                    lists.lease_ended(lease(0, 5), (0, step));
+                if let Some(samples) = decided {
+                    let decision = Decision { rank: 0, epoch: 0, samples, is_dropped: false };
+                    lists.decided(("job", 0), &decision, GRACE_MS);
                 }
                 lists.delivered(&lease(1, 6), (0, 0), all[4 - again..all.len() - missing].to_vec());
-                lists.epoch_ended("job", (0, 1), 0);
+                lists.epoch_ended("job", 0, 0);
             }
         };
-        assert_eq!(recounted(Tail::Uneven, told(0, 0, None)), None);
-        assert_eq!(recounted(Tail::Uneven, told(1, 0, None)), Some("I4"));
-        assert_eq!(recounted(Tail::Uneven, told(0, 2, None)), Some("I4"));
-        // The step was known when the session ended, or not.
-        assert_eq!(recounted(Tail::Uneven, told(0, 2, Some(1))), Some("I4"));
-        assert_eq!(recounted(Tail::Uneven, told(0, 2, Some(0))), None);
-        // Who has a quota keeps its list.
-        assert_eq!(recounted(Tail::Drop, told(0, 2, Some(0))), Some("I4"));
+        assert_eq!(recounted(told(0, 0, None)), None);
+        assert_eq!(recounted(told(1, 0, None)), Some("I4"));
+        assert_eq!(recounted(told(0, 2, None)), Some("I4"));
+        assert_eq!(recounted(told(0, 2, Some(1))), Some("I4"));
+        assert_eq!(recounted(told(0, 2, Some(2))), None);
+        assert_eq!(recounted(told(1, 0, Some(1))), Some("I4"), "given to others is not dropped");
+    }
+
+    #[test]
+    fn the_policy_decides_after_the_grace_or_for_an_operator() {
+        let decided = |at: u64, is_dropped: bool, says: bool| {
+            recounted(move |lists: &Lists, _| {
+                lists.unserved(("job", 0), 0, 5_000);
+                if says {
+                    lists.declares_gone("job", 0, 5_500);
+                }
+                let decision = Decision { rank: 0, epoch: 0, samples: 4, is_dropped };
+                lists.decided(("job", 0), &decision, at);
+            })
+        };
+        assert_eq!(decided(5_000 + GRACE_MS, false, false), None);
+        assert_eq!(decided(6_000, false, false), Some("I21"));
+        assert_eq!(decided(6_000, false, true), None);
+        assert_eq!(decided(6_000, true, true), Some("I21"), "its policy gives them to others");
     }
 
     #[test]
@@ -242,7 +324,6 @@ mod tests {
             lists.lease_ended(lease(0, 5), (0, 0));
             lists.delivered(&lease(0, 5), (0, 0), all[..4].to_vec());
         };
-        assert_eq!(recounted(Tail::Uneven, late), Some("I3"));
-        assert_eq!(recounted(Tail::Drop, late), None);
+        assert_eq!(recounted(late), Some("I3"));
     }
 }

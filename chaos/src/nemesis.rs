@@ -1,6 +1,7 @@
 //! What goes wrong, when, and for how long: decided by the dice, counted when it really happened.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::dice::Dice;
 use crate::sim::DiskFaults;
 use crate::trace::Trace;
 use crate::world::admin::{Admin, Errand};
-use crate::world::node::{Node, TTL_MS, address_of};
+use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
 use crate::world::worker::{Order, WorkerHost};
 
 /// Faults at a time, at most.
@@ -19,6 +20,10 @@ const AT_ONCE: usize = 2;
 /// How far a wall clock jumps at most, ms: beyond every time that the product remembers anything for.
 const JUMP_MS_MAX: u64 = 7_200_000;
 
+/// How slow links between coordinators are while workers are late, ms: the end of a session takes a round trip to be
+/// committed, which must not keep the leader from hearing of a majority within an election.
+const LATE_DELAY_MS: Range<u64> = 80..180;
+
 /// A machine loses its power within so many writes and syncs: a few commits of a log.
 const FUSE_WRITES_MAX: u64 = 60;
 
@@ -26,8 +31,9 @@ const FUSE_WRITES_MAX: u64 = 60;
 type Link = (String, String);
 
 /// Everything that can go wrong.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 23] = [
     "partition-leader",
+    "partition-leader-with-hosts",
     "partition-random",
     "partition-bridge",
     "partition-one-way",
@@ -46,6 +52,7 @@ pub const KINDS: [&str; 21] = [
     "replace-member",
     "worker-kill",
     "worker-pause",
+    "workers-late",
     "host-crash",
     "trainers-kill",
 ];
@@ -68,7 +75,7 @@ enum Cut {
     Both,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Active {
     until_ms: u64,
     links: BTreeMap<Link, Cut>,
@@ -143,9 +150,8 @@ impl Nemesis {
         if now_ms >= self.next_ms && self.active.len() < AT_ONCE {
             self.next_ms = now_ms + self.dice.pick(200..1_400);
             let kind = *self.dice.one(&KINDS).expect("there are kinds");
-            let until_ms = now_ms + self.dice.pick(300..2_200);
-            if let Some(active) = self.begin(sim, kind, until_ms) {
-                self.trace.tell(format!("nemesis: {kind} until {until_ms}"));
+            if let Some(active) = self.begin(sim, kind, now_ms) {
+                self.trace.tell(format!("nemesis: {kind} until {}", active.until_ms));
                 self.active.push(active);
                 self.apply_links(sim);
             }
@@ -271,21 +277,22 @@ impl Nemesis {
         links
     }
 
-    fn begin(&mut self, sim: &mut Sim<'_>, kind: &'static str, until_ms: u64) -> Option<Active> {
-        let mut active = Active {
-            until_ms,
-            links: BTreeMap::new(),
-            slow: vec![],
-            down: vec![],
-            hosts_down: vec![],
-            disk: None,
-            fuses: vec![],
-        };
+    fn begin(&mut self, sim: &mut Sim<'_>, kind: &'static str, now_ms: u64) -> Option<Active> {
+        let until_ms = now_ms + self.dice.pick(300..2_200);
+        let mut active = Active { until_ms, ..Active::default() };
         let running = self.running();
         let name = |index: usize| self.nodes[index].name.clone();
         let some = self.dice.one(&running).copied();
         match kind {
             "partition-leader" => active.links = self.around(&[name(self.leader()?)], Cut::Both),
+            "partition-leader-with-hosts" => {
+                // Others elect a leader, and sessions end there, while workers still ask this one.
+                let names: Vec<_> = self.hosts.iter().map(|host| host.name.clone()).collect();
+                let mut side: Vec<_> = names.into_iter().filter(|_| self.dice.chance(50)).collect();
+                side.push(name(self.leader()?));
+                active.until_ms += ELECTION_MAX_MS + TTL_MS;
+                active.links = self.around(&side, Cut::Both);
+            }
             "partition-random" => {
                 // Some coordinators with some of the hosts on one side.
                 let all = self.everyone();
@@ -314,10 +321,8 @@ impl Nemesis {
             "delay" => {
                 let slow = name(some?);
                 let by = Duration::from_millis(self.dice.pick(20..250));
-                for other in self.everyone().into_iter().filter(|other| *other != slow) {
-                    sim.set_link_latency(slow.as_str(), other.as_str(), by);
-                    active.slow.push((slow.clone(), other));
-                }
+                let others = self.everyone().into_iter().filter(|other| *other != slow);
+                active.slow = slow_down(sim, by, others.map(|other| (slow.clone(), other)));
             }
             "kill-leader" => active.down = vec![self.leader()?],
             "kill-random" | "power-one" => active.down = vec![some?],
@@ -356,6 +361,23 @@ impl Nemesis {
                 return self.errand(Errand::Transfer(to.filter(|_| self.dice.chance(50))));
             }
             "replace-member" => return self.replace(sim),
+            "workers-late" => {
+                // They are heard again about when the ends of their sessions are proposed; committing takes longer.
+                let leader = name(self.leader()?);
+                let nodes: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
+                let hosts = self.hosts.iter().map(|host| &host.name);
+                let held = hosts.flat_map(|host| nodes.iter().map(|node| link(host, node)));
+                active.links = held.map(|link| (link, Cut::Held)).collect();
+                active.until_ms = now_ms + TTL_MS - TTL_MS / 8 + self.dice.pick(0..TTL_MS / 4);
+                let by = Duration::from_millis(self.dice.pick(LATE_DELAY_MS));
+                let others = nodes.iter().filter(|other| **other != leader);
+                let slow = others.map(|other| (leader.clone(), other.clone()));
+                let slow = slow_down(sim, by, slow);
+                let until_ms = active.until_ms + TTL_MS / 2;
+                // Nothing else that keeps them silent, or has the leader replaced.
+                self.next_ms = until_ms;
+                self.active.push(Active { until_ms, slow, ..Active::default() });
+            }
             "worker-kill" | "trainers-kill" | "host-crash" | "worker-pause" => {
                 return self.hurt_host(sim, kind, active);
             }
@@ -468,6 +490,12 @@ impl Nemesis {
                 }
             }
         }
+        if let Some(number) = self.admin.unclean.take() {
+            let index = number as usize - 1;
+            self.crash(sim, index, None);
+            self.nodes[index].host.disks().wipe();
+            self.boot(sim, index);
+        }
         let Some((leaves, comes)) = self.leaving else {
             return;
         };
@@ -534,6 +562,12 @@ impl Nemesis {
             self.fired.insert(kind, times);
         }
     }
+}
+
+/// Gives links another latency.
+/// - Returns them.
+fn slow_down(sim: &mut Sim<'_>, by: Duration, links: impl Iterator<Item = Link>) -> Vec<Link> {
+    links.inspect(|(a, b)| sim.set_link_latency(a.as_str(), b.as_str(), by)).collect()
 }
 
 fn link(a: &str, b: &str) -> Link {

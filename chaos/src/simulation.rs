@@ -74,6 +74,7 @@ struct World<'a> {
 /// Runs a seed.
 /// - `is_shown`: whether what happens goes to stderr.
 pub fn run(seed: u64, is_shown: bool) -> Outcome {
+    crate::sim::simulate(seed);
     shardfeed_raft::seed_randomness(seed);
     let mut world = World::new(seed, is_shown);
     world.live();
@@ -101,7 +102,7 @@ impl World<'_> {
             JobFacts::new("drop", "images", &manifest, Tail::Drop, seed),
             JobFacts::new("pad", "images", &manifest, Tail::Pad, seed + 1),
             JobFacts::of(("uneven", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), seed + 2),
-            JobFacts::of(("quota", "images"), &manifest, (Tail::Drop, Mode::Dynamic), seed + 3),
+            JobFacts::of(("shared", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), seed + 3),
         ];
         let addresses: Vec<String> = (1..=FOUNDERS as u64).map(address_of).collect();
         let node = |index: usize| {
@@ -145,6 +146,7 @@ impl World<'_> {
             errands: RefCell::default(),
             is_calm: Cell::new(true),
             busy: Cell::new(false),
+            unclean: Cell::new(None),
             done: RefCell::default(),
             ready: Cell::new(0),
             more: RefCell::default(),

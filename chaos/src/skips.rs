@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardfeed_plan::{Mode, Sample, Tail};
+use shardfeed_plan::Sample;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
@@ -112,18 +112,15 @@ impl Skips {
             return;
         }
         let missing = known.iter().find(|known| {
-            let counts = match (job.identity.mode, job.identity.tail) {
-                (Mode::Deterministic, _) => job.delivers(number, **known),
-                (Mode::Dynamic, tail) => tail == Tail::Uneven,
-            };
+            let counts = job.identity.is_dynamic() || job.delivers(number, **known);
             counts && !listed.contains(known)
         });
         self.breaches.check(missing.is_none(), "I20", || {
             format!("epoch {number} of {name} is over, and lacks {missing:?} of {records:?}")
         });
-        let extra = listed.iter().find(|listed| {
-            job.identity.mode == Mode::Deterministic && !job.delivers(number, **listed)
-        });
+        let extra = listed
+            .iter()
+            .find(|listed| !job.identity.is_dynamic() && !job.delivers(number, **listed));
         self.breaches.check(extra.is_none(), "I20", || {
             format!("epoch {number} of {name} lists {extra:?}, which its tail drops")
         });
@@ -142,6 +139,8 @@ impl Skips {
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
+
+    use shardfeed_plan::Tail;
 
     use super::*;
     use crate::dice::Dice;

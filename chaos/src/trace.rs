@@ -16,6 +16,11 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// Time since the beginning, ms.
+    pub fn ms(&self) -> u64 {
+        self.time.ms()
+    }
+
     /// An empty story.
     /// - `is_shown`: whether each line goes to stderr, too.
     pub fn new(time: SimTime, is_shown: bool) -> Self {

@@ -5,13 +5,13 @@ use std::process::Command;
 
 fn run(seed: u64) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shardfeed-chaos"));
-    let output = command.args(["seed", &seed.to_string()]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    let output = command.args(["seed", &seed.to_string()]).output().expect("the simulation starts");
+    String::from_utf8(output.stdout).expect("it prints text")
 }
 
 #[test]
 fn a_seed_tells_the_same_story_twice() {
-    let stories: Vec<_> = (0..3).map(|seed| (run(seed), run(seed))).collect();
+    let stories: Vec<_> = (0..2).map(|seed| (run(seed), run(seed))).collect();
     for (first, second) in &stories {
         assert_eq!(first, second);
         assert!(first.contains("\"hash\""), "{first}");

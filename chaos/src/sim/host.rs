@@ -33,6 +33,7 @@ impl SimTime {
     /// Sets it: only whoever drives the simulation does.
     pub fn set_ms(&self, ms: u64) {
         self.0.store(ms, Ordering::Relaxed);
+        super::process::set_ms(ms);
     }
 }
 

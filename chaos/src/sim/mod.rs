@@ -2,6 +2,8 @@
 
 mod disk;
 mod host;
+mod process;
 
 pub use disk::{DiskFaults, DiskFired, SimDisk, SimDisks};
 pub use host::{BEGIN_MS, SimHost, SimTime};
+pub use process::simulate;

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::Token;
+use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, identity_to};
+use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_digest};
 use tokio::time::sleep;
 
 use crate::breach::Breaches;
@@ -19,6 +20,9 @@ use crate::world::client::{Call, Cluster, Kind};
 
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// How the refusal of a node ends that another attempt to add it has written to.
+const UNCLEAN: &str = "has a history already; empty its directory first";
 
 /// Of a hundred looks at a job so many are also at its epochs, and at who holds it.
 const LOOK_CLOSER_PERCENT: u64 = 30;
@@ -58,6 +62,8 @@ pub struct Admin {
     pub is_calm: Cell<bool>,
     /// The errand that is worked on.
     pub busy: Cell<bool>,
+    /// A node that cannot be added before its directory is emptied: an earlier attempt left something there.
+    pub unclean: Cell<Option<u64>>,
     /// Errands that were done.
     pub done: RefCell<Vec<Errand>>,
     /// Jobs that stand.
@@ -94,8 +100,12 @@ impl Admin {
                 let answer = self.run_errand(&cluster, &errand).await;
                 let said = answer.as_ref().map_or_else(ToString::to_string, |()| "done".into());
                 self.trace.tell(format!("errand {errand:?}: {said}"));
-                if answer.is_ok() {
-                    self.done.borrow_mut().push(errand);
+                match (answer, &errand) {
+                    (Ok(()), _) => self.done.borrow_mut().push(errand),
+                    (Err(error), Errand::Add(node, _)) if error.message.ends_with(UNCLEAN) => {
+                        self.unclean.set(Some(*node));
+                    }
+                    (Err(_), _) => {}
                 }
                 self.busy.set(false);
             }
@@ -128,10 +138,23 @@ impl Admin {
         let call: Call<wire::RegisterJobResponse> = Rc::new(move |mut clients, context| {
             let identity = Some(identity_to(&identity));
             let (name, dataset) = (name.clone(), dataset.clone());
-            let request = wire::RegisterJobRequest { context, name, dataset, identity };
+            let chunk = RecordSpec::raw().encode_canonical().expect("it is small");
+            let request = wire::RegisterJobRequest {
+                context,
+                name,
+                dataset,
+                identity,
+                record_spec_chunks: vec![record_spec_digest(&chunk).as_bytes().to_vec()],
+                chunk,
+            };
             Box::pin(async move { clients.worker.register_job(request).await })
         });
-        cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
+        let answer = cluster.call((Kind::Changes, PATIENCE), call).await?;
+        match answer.missing.is_empty() {
+            true => Ok(()),
+            // A leader that was elected meanwhile.
+            false => Err(WireError::new(ErrorKind::Retry, "the record spec is missing")),
+        }
     }
 
     /// Names another dataset now and then; its files are copies of the first one's.
@@ -187,6 +210,7 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
             patterns,
             compression,
             corrupt: String::new(),
+            listing: None,
         };
         Box::pin(async move { clients.admin.add_dataset(request).await })
     });
@@ -231,8 +255,8 @@ async fn look_at_hold(job: &JobFacts, cluster: &Rc<Cluster>, oracle: &Oracle) {
         Box::pin(async move { clients.admin.get_job(request).await })
     });
     let sent = oracle.holds.sends(&job.name);
-    if let Ok(wire::GetJobResponse { job: Some(found) }) = cluster.once(&cluster.id(), &call).await
-    {
+    let answer = cluster.once(&cluster.id(), &call).await;
+    if let Ok(wire::GetJobResponse { job: Some(found), .. }) = answer {
         oracle.holds.read(sent, found.held.as_ref());
     }
 }

@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Sample, Segment,
-    Shard, Shuffle, Tail,
+    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Records, Sample,
+    Segment, Shard, Shuffle, Tail,
 };
 use shardfeed_proto::chunk::FileEntry;
+use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_proto::coordinator::v1::InDoubt;
+use shardfeed_proto::record_spec_digest;
 
 use crate::dice::Dice;
 
@@ -72,6 +75,14 @@ impl Catalog {
     }
 }
 
+/// How long an epoch of a dynamic job waits for nothing but samples in doubt, ms: more than two sessions' lives.
+pub const GRACE_MS: u64 = 3_000;
+
+/// What becomes of samples in doubt of a job.
+pub fn policy_of(job: &str) -> InDoubt {
+    if job == "shared" { InDoubt::Drop } else { InDoubt::Redeliver }
+}
+
 /// A job, as its launcher knows it.
 #[derive(Debug)]
 pub struct JobFacts {
@@ -111,12 +122,13 @@ impl JobFacts {
             interleave: 2,
             block_length: 1,
         };
+        let spec = RecordSpec::raw().encode_canonical().expect("it is small");
         let identity = JobIdentity {
             shuffle,
             lanes: if mode == Mode::Dynamic { 1 } else { 4 },
             tail,
             mode,
-            operators: "raw/1".into(),
+            records: Records::RecordSpec(record_spec_digest(&spec)),
             decoder: DECODER_NONE.into(),
         };
         Rc::new(Self {

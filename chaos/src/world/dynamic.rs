@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use shardfeed_plan::Cursor;
 use shardfeed_plan::dynamic::Piece;
-use shardfeed_plan::{Cursor, Tail};
 use shardfeed_proto::coordinator::v1::{
     Lease, RankProgress, TakeGroupsRequest, TakeGroupsResponse,
 };
@@ -90,11 +90,10 @@ impl Rank {
                 {
                     has.begun.push_back(begun);
                 }
-                let may_step = self.run.job.identity.tail == Tail::Uneven || self.may_step();
                 if Instant::now() >= not_before
-                    && may_step
                     && seat.session.is_good()
                     && !seat.served.is_paused.get()
+                    && has.begun.front().is_some_and(|(step, _)| has.share.is_open(*step))
                     && let Some((step, pieces)) = has.begun.pop_front()
                 {
                     self.deliver(host, (cursor, fencing, seat), step, &pieces)?;
@@ -102,8 +101,8 @@ impl Rank {
                     self.consumed(host, cursor);
                     self.tell(cursor, seat);
                 } else if has.begun.is_empty() && has.share.has_ended() {
-                    let who = (cursor.generation(), self.rank);
-                    host.oracle.lists.epoch_ended(&self.run.job.name, who, cursor.epoch());
+                    let (job, generation) = (&self.run.job.name, cursor.generation());
+                    host.oracle.lists.epoch_ended(job, generation, cursor.epoch());
                     cursor.finish_epoch();
                     self.run.epochs.set(self.run.epochs.get() + u64::from(self.rank == 0));
                     self.tell(cursor, seat);
@@ -195,7 +194,7 @@ impl Rank {
             return Ok(());
         };
         let batch_size = self.run.job.global_batch / self.run.world_size;
-        let Some(due) = has.share.due(AHEAD * batch_size, is_asked) else {
+        let Some(due) = has.share.due(AHEAD * batch_size, is_asked, cursor.step()) else {
             return Ok(());
         };
         seat.served.is_revoked.set(false);

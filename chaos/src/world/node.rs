@@ -53,6 +53,8 @@ impl Node {
         let options = CoordinatorOptions {
             listen: (Ipv4Addr::UNSPECIFIED, PORT).into(),
             http: None,
+            // Simulated machines have no certificates; coordinators refuse such addresses otherwise.
+            insecure: true,
             node_id: number,
             advertise: Some(address_of(number)),
             session_ttl_ms: TTL_MS,

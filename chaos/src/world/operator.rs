@@ -22,6 +22,10 @@ impl Admin {
                 continue;
             }
             let job = self.dice.one(&self.jobs).expect("there are jobs").name.clone();
+            if self.dice.chance(15) {
+                self.declare_gone(&cluster, &job).await;
+                continue;
+            }
             let first = match self.dice.chance(65) {
                 true => wire::Hold::Paused,
                 false => wire::Hold::Cancelled,
@@ -47,6 +51,19 @@ impl Admin {
                 sleep(Duration::from_millis(20)).await;
             }
         }
+    }
+
+    /// Says of a rank that its trainer does not come back, which may be wrong. Mostly it is refused.
+    async fn declare_gone(&self, cluster: &Rc<Cluster>, job: &str) {
+        let (name, rank) = (job.to_owned(), self.dice.pick(0..4));
+        self.oracle.lists.declares_gone(job, rank, self.trace.ms());
+        let call: Call<wire::DeclareGoneResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::DeclareGoneRequest { context, job: name.clone(), rank };
+            Box::pin(async move { clients.admin.declare_gone(request).await })
+        });
+        let answer = cluster.call((Kind::Changes, PATIENCE), call).await;
+        let said = answer.map_or_else(|error| error.to_string(), |done| done.samples.to_string());
+        self.trace.tell(format!("operator: {job} rank {rank} is gone: {said}"));
     }
 
     async fn hold(&self, cluster: &Rc<Cluster>, job: &str, hold: wire::Hold) {

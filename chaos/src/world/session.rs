@@ -9,14 +9,14 @@ use std::time::Duration;
 use shardfeed_plan::{Intent, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Mutex, Notify};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::holds::Sure;
 use crate::oracle::Oracle;
 use crate::trace::Trace;
-use crate::world::catalog::JobFacts;
+use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
 use crate::world::client::{Call, Cluster, Kind};
 use crate::world::node::TTL_MS;
 
@@ -98,14 +98,19 @@ pub struct Session {
     heartbeat: Cell<Duration>,
     ranks: RefCell<Vec<Rc<Served>>>,
     has_scans: Cell<bool>,
-    /// Corrupt records by job, and whether the coordinators know of each.
-    skipped: RefCell<BTreeMap<String, (Rc<JobFacts>, BTreeMap<Sample, bool>)>>,
+    /// By job.
+    skipped: RefCell<BTreeMap<String, CorruptRecords>>,
     wake: Notify,
+    /// Held by the heartbeat before which leases are confirmed and corrupt records are reported.
+    confirming: Mutex<()>,
     /// When the last heartbeat was sent that was answered.
     heard: Cell<Option<Instant>>,
     oracle: Rc<Oracle>,
     trace: Trace,
 }
+
+/// Corrupt records of a job, and whether the coordinators know of each.
+type CorruptRecords = (Rc<JobFacts>, BTreeMap<Sample, bool>);
 
 /// Ends a session without a word when dropped, as a crash would.
 #[derive(Debug)]
@@ -141,6 +146,7 @@ impl Session {
             has_scans: Cell::new(false),
             skipped: RefCell::default(),
             wake: Notify::new(),
+            confirming: Mutex::default(),
             heard: Cell::new(None),
             oracle,
             trace,
@@ -237,10 +243,21 @@ impl Session {
     }
 
     async fn keep(self: Rc<Self>) {
+        // They end with the process.
+        let mut renewing = JoinSet::new();
         loop {
+            while renewing.try_join_next().is_some() {}
             let pause = match self.id.get() {
                 None => self.join().await,
-                Some(id) => self.renew(id).await,
+                Some(id) => {
+                    // The next heartbeat does not wait for the answer to the one before.
+                    renewing.spawn_local(Rc::clone(&self).renew(id));
+                    let answered = timeout(self.heartbeat.get(), renewing.join_next()).await;
+                    answered.map_or(Duration::ZERO, |joined| match joined {
+                        Some(Ok(pause)) => pause,
+                        _ => self.heartbeat.get(),
+                    })
+                }
             };
             tokio::select! {
                 biased;
@@ -260,6 +277,7 @@ impl Session {
             in_process: self.in_process,
             endpoint: String::new(),
             decoders: vec![],
+            data_roots: vec![],
         };
         let call: Call<wire::JoinResponse> = Rc::new(move |mut clients, context| {
             let request = wire::JoinRequest { context, ..request.clone() };
@@ -289,9 +307,11 @@ impl Session {
         }
     }
 
-    async fn renew(&self, id: u64) -> Duration {
-        self.confirm(id).await;
-        self.report_skipped(id).await;
+    async fn renew(self: Rc<Self>, id: u64) -> Duration {
+        if let Ok(_alone) = self.confirming.try_lock() {
+            self.confirm(id).await;
+            self.report_skipped(id).await;
+        }
         let ranks = self.ranks.borrow().clone();
         let confirmed = ranks.iter().filter(|served| served.state.borrow().fencing != 0);
         let ranks_told: Vec<_> = confirmed.map(|served| served.progress()).collect();
@@ -305,13 +325,21 @@ impl Session {
         });
         let sure: Vec<_> = leases.iter().map(|l| self.oracle.holds.sends(&l.job)).collect();
         let sent = Instant::now();
-        match self.cluster.once(&self.cluster.id(), &call).await {
+        let answer = self.cluster.once(&self.cluster.id(), &call).await;
+        if self.id.get() != Some(id) {
+            // It was of an earlier session.
+            return Duration::ZERO;
+        }
+        let is_overtaken = self.heard.get().is_some_and(|heard| heard > sent);
+        match answer {
             Ok(response) => {
-                self.heard.set(Some(sent));
+                self.heard.set(self.heard.get().max(Some(sent)));
                 for (lease, sure) in leases.iter().zip(sure) {
                     self.hear(lease, sure, &response);
                 }
-                pause(&ranks, &response.pauses);
+                if !is_overtaken {
+                    pause(&ranks, &response.pauses);
+                }
                 response.verdicts.iter().for_each(|verdict| self.judge(&ranks, verdict));
                 for revocation in &response.revocations {
                     let asked = |served: &&Rc<Served>| served.progress().lease == revocation.lease;
@@ -329,6 +357,7 @@ impl Session {
                 Duration::ZERO
             }
             Err(error) if error.kind == ErrorKind::WrongCluster => REFUSED_PAUSE,
+            Err(_) if is_overtaken => self.heartbeat.get(),
             Err(_) => self.heartbeat.get().min(RETRY_PAUSE),
         }
     }
@@ -373,6 +402,9 @@ impl Session {
             limit: None,
             trainer,
             intent: Some(intent_to(intent)),
+            in_doubt: policy_of(&asked.job).into(),
+            in_doubt_grace_ms: Some(GRACE_MS),
+            peer: None,
         };
         let call: Call<wire::StartRankResponse> = Rc::new(move |mut clients, context| {
             let request = wire::StartRankRequest { context, ..request.clone() };
@@ -409,7 +441,12 @@ impl Session {
         // Nobody waits for these for ever: the coordinators find out by themselves.
         let _ = self.cluster.once(&self.cluster.id(), &call).await;
         let call: Call<wire::EndRankResponse> = Rc::new(move |mut clients, context| {
-            let request = wire::EndRankRequest { context, lease: lease.clone() };
+            let request = wire::EndRankRequest {
+                context,
+                lease: lease.clone(),
+                failure: None,
+                is_told: true,
+            };
             Box::pin(async move { clients.worker.end_rank(request).await })
         });
         let _ = self.cluster.call((Kind::Changes, Duration::from_millis(500)), call).await;

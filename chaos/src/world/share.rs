@@ -15,8 +15,10 @@ pub struct Share {
     is_told: bool,
     /// Samples of the list, also those that were not told yet.
     samples: u64,
-    has_quota: bool,
     ended: bool,
+    /// Position up to which batches may be delivered, and the version of the list that it counts for.
+    horizon: u64,
+    version: u64,
     /// The list was given back from here on, and that is not known yet.
     release: Option<u64>,
 }
@@ -35,22 +37,27 @@ impl Share {
             started: None,
             is_told: false,
             samples: 0,
-            has_quota: false,
             ended: false,
+            horizon: 0,
+            version: 0,
             release: None,
         }
     }
 
     /// What to ask, if anything: all of the request that the list decides.
     /// - `ahead`: samples that shall be granted and not begun. `is_asked`: there is something to hear.
-    pub fn due(&self, ahead: u64, is_asked: bool) -> Option<TakeGroupsRequest> {
+    /// - `next`: the step that is delivered next; a batch after it shall lie before the horizon, too.
+    pub fn due(&self, ahead: u64, is_asked: bool, next: u64) -> Option<TakeGroupsRequest> {
         let started = self.started.unwrap_or(0);
         let is_short = self.list.samples() < started + ahead && !self.ended;
-        let is_urgent = is_asked || self.release.is_some() || (self.is_told && !self.is_complete());
+        let is_shut = self.list.positions_of(next).is_some_and(|batch| batch.end > self.horizon);
+        let is_told = self.release.is_some() || (self.is_told && !self.is_complete());
+        let is_urgent = is_asked || is_told || is_shut;
         (is_short || is_urgent).then(|| TakeGroupsRequest {
             started,
             known: self.list.pieces().len() as u64,
             wants: if is_short { ahead } else { 0 },
+            ahead: 3 * self.batch_size,
             released: self.release,
             wait_ms: if is_urgent { 0 } else { 300 },
             ..TakeGroupsRequest::default()
@@ -86,17 +93,23 @@ impl Share {
             }
         }
         told.closed.iter().for_each(|end| self.list.close_at(*end));
-        (self.samples, self.has_quota, self.ended) =
-            (told.samples, told.quota.is_some(), told.ended);
-        if let Some(from) = told.revoke_from.filter(|_| !self.has_quota && self.is_complete()) {
+        (self.samples, self.ended) = (told.samples, told.ended);
+        if told.version >= self.version {
+            (self.horizon, self.version) = (told.horizon, told.version);
+        }
+        if let Some(from) = told.revoke_from.filter(|_| self.is_complete()) {
             let kept = from.max(self.started.unwrap_or(0)).min(self.list.samples());
             drop(self.list.truncate_to(kept));
             (self.samples, self.release) = (kept, Some(kept));
+            self.horizon = self.horizon.min(kept);
         }
         if self.started.is_none() {
             self.started = self.list.position_of_step(self.step);
             if self.started.is_none() && self.is_complete() {
-                return Err(Lapsed);
+                if !self.ended {
+                    return Err(Lapsed);
+                }
+                self.started = Some(self.list.samples());
             }
         }
         Ok(())
@@ -109,6 +122,11 @@ impl Share {
         let begun = (self.step, self.list.pieces_in(positions.clone()).collect());
         (self.started, self.step) = (Some(started.max(positions.end)), self.step + 1);
         Some(begun)
+    }
+
+    /// Whether a step may be delivered.
+    pub fn is_open(&self, step: u64) -> bool {
+        self.list.positions_of(step).is_some_and(|batch| batch.end <= self.horizon)
     }
 
     /// Samples of the list, as far as it was told.

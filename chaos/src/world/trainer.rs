@@ -327,7 +327,7 @@ impl Rank {
     }
 
     /// As ranks that reduce gradients together: none is a step ahead of another.
-    pub(super) fn may_step(&self) -> bool {
+    fn may_step(&self) -> bool {
         let consumed = self.run.consumed.borrow();
         self.run.is_abandoned.get()
             || consumed[self.rank as usize] <= consumed.iter().copied().min().unwrap_or(0)

@@ -188,7 +188,7 @@ impl WorkerHost {
                 for files in files.chunks(PART_FILES) {
                     let listed = files.iter().map(|file| {
                         let (path, size) = (file.path.clone(), file.size_bytes);
-                        ListedFile { path, size, etag: None }
+                        ListedFile { path, size, etag: None, changed_ns: None }
                     });
                     let chunk = ListingChunk::new(listed.collect()).encode();
                     let chunk = self.put(cluster, chunk.expect("the files are in order")).await?;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use flate2::Compression;
 use flate2::read::ZlibEncoder;
-use shardfeed_image::{Decoding, Depth, Encoded, JpegDecoder, PIXELS_MAX, Region};
+use shardfeed_image::{Decoding, Depth, Encoded, PIXELS_MAX, Region};
 
 use crate::{Target, gist, size};
 
@@ -61,11 +61,14 @@ fn jpeg(frame: u8) -> Vec<u8> {
 
 fn seeds() -> Vec<Vec<u8>> {
     let palette = [chunk(b"PLTE", &[1, 2, 3, 4, 5, 6]), chunk(b"tRNS", &[9, 200])];
+    let palette_of = |bytes: usize| [chunk(b"PLTE", &vec![7; bytes])];
     let images = [
         png(8, 2, 9, &[]),
         png(8, 6, 12, &[chunk(b"gAMA", &[0, 0, 0xb1, 0x8f])]),
         png(16, 0, 6, &[]),
         png(1, 3, 1, &palette),
+        png(8, 3, 3, &palette_of(1)),
+        png(8, 3, 3, &palette_of(3 * 257)),
         png(8, 4, 6, &[]),
         jpeg(0xc0),
         jpeg(0xc2),
@@ -98,8 +101,7 @@ fn run(input: &[u8]) -> String {
         repair(&mut file);
     }
     let depth = if mode & 4 == 0 { Depth::Eight } else { Depth::Sixteen };
-    let decoding =
-        Decoding { channels: [1, 3, 4][mode as usize % 3], depth, jpeg: JpegDecoder::Zune };
+    let decoding = Decoding { channels: [1, 3, 4][mode as usize % 3], depth };
     let image = match Encoded::open(&file, decoding) {
         Ok(image) => image,
         Err(error) => return gist(error),
@@ -112,6 +114,6 @@ fn run(input: &[u8]) -> String {
     let needed = image.needed(Region::all(whole));
     let mut pixels = vec![0; needed.size.pixels() * decoding.pixel_bytes()];
     let done = image.decode(needed, &mut pixels);
-    let what = done.map_or_else(gist, |()| "decoded".to_owned());
+    let what = done.map_or_else(gist, |health| format!("{health:?}"));
     format!("{what} {} {} {}", decoding.channels, size(whole.height), size(whole.width))
 }

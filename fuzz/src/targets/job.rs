@@ -1,7 +1,7 @@
-//! What a job is, as others say it: the message of its identity, the line of its operators, the features and
-//! operators of a trainer.
+//! A job as other processes declare it: the message of its identity, and its record spec.
 
 use prost::Message;
+use shardfeed_agent::EncodedSpec;
 use shardfeed_pipeline::{RecordSpec, Schema};
 use shardfeed_proto::{identity_from, identity_to, segments_from};
 
@@ -12,7 +12,7 @@ pub(crate) const TARGET: Target = Target { name: "job", run, seeds };
 /// What trainers declare.
 const SPECS: [&str; 6] = [
     r#"{"operators":[{"output":"x","operation":{"decode_raw":{"input":"record","dtype":"float32","shape":[2,3],"little_endian":true}}},{"output":"y","operation":{"transpose":{"input":"x","perm":[1,0]}}}],"outputs":["y"]}"#,
-    r#"{"operators":[{"output":"i","operation":{"decode_image":{"input":"record","channels":3,"dtype":"uint8","decoder":"zune-jpeg"}}},{"output":"i","operation":{"random_resized_crop":{"input":"i","scale":[0.1,1.0],"ratio":[0.5,2.0]}}},{"output":"i","operation":{"resize":{"input":"i","size":[8,8],"method":"bilinear","antialias":true}}}]}"#,
+    r#"{"operators":[{"output":"i","operation":{"decode_image":{"input":"record","channels":3,"dtype":"uint8"}}},{"output":"i","operation":{"random_resized_crop":{"input":"i","scale":[0.1,1.0],"ratio":[0.5,2.0]}}},{"output":"i","operation":{"resize":{"input":"i","size":[8,8],"method":"bilinear","antialias":true}}}]}"#,
     r#"{"parse":[{"name":"n","feature":{"fixed_len":{"shape":[],"dtype":"int64","default":null}}}],"operators":[{"output":"c","operation":{"compute":{"expression":"where(n > 0, tanh(n / 4), -1) and not n","dtype":"float32"}}},{"output":"o","operation":{"one_hot":{"input":"n","depth":4,"on":1.0,"off":0.0,"dtype":"uint8"}}}]}"#,
     r#"{"parse":[{"name":"v","feature":{"var_len":{"dtype":"int64"}}}],"operators":[{"output":"p","operation":{"padded_batch":{"input":"v","length":5,"value":0.0,"truncate":true}}},{"output":"s","operation":{"slice":{"input":"p","begin":[1],"size":[-1]}}},{"output":"g","operation":{"select":{"input":"p","axis":0,"indices":[3,1]}}}]}"#,
     r#"{"operators":[{"output":"l","operation":{"lookup":{"input":"record","table":{"digest":"0000000000000000000000000000000000000000000000000000000000000000"},"column":"x","dtype":"float32","shape":[4],"missing":0.0}}}]}"#,
@@ -25,7 +25,8 @@ fn seeds() -> Vec<Vec<u8>> {
     for spec in SPECS {
         let spec: RecordSpec = serde_json::from_str(spec).expect("it is one");
         let schema = Schema::new(spec).expect("it can be met");
-        seeds.push([b"L", schema.operators().as_bytes()].concat());
+        let encoded = EncodedSpec::of(&schema).expect("it is small");
+        seeds.push([b"L", encoded.bytes()].concat());
     }
     let identity = shardfeed_proto::common::v1::JobIdentity {
         content: vec![3; 32],
@@ -38,6 +39,13 @@ fn seeds() -> Vec<Vec<u8>> {
         ..Default::default()
     };
     seeds.push([b"P".to_vec(), identity.encode_to_vec()].concat());
+    let record_spec = vec![5; 32];
+    let identity = shardfeed_proto::common::v1::JobIdentity {
+        operators: String::new(),
+        record_spec,
+        ..identity
+    };
+    seeds.push([b"P".to_vec(), identity.encode_to_vec()].concat());
     seeds
 }
 
@@ -45,11 +53,12 @@ fn schema(spec: RecordSpec) -> String {
     match Schema::new(spec) {
         Err(error) => gist(error),
         Ok(schema) => {
-            // Whoever is told of the job declares the same.
-            let told = RecordSpec::of_identity(schema.operators());
-            let told = told.unwrap_or_else(|| panic!("nobody knows {}", schema.operators()));
-            let again = Schema::new(told).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(again.operators(), schema.operators());
+            // Another process that receives the encoding makes the same of a record.
+            let Ok(encoded) = EncodedSpec::of(&schema) else { return "too large".to_owned() };
+            let decoded = EncodedSpec::decode(encoded.bytes());
+            let decoded = decoded.unwrap_or_else(|error| panic!("{error}: {:?}", schema.spec()));
+            let again = Schema::new(decoded).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(EncodedSpec::of(&again).ok(), Some(encoded));
             assert_eq!(again.columns(), schema.columns());
             format!("{} columns of {}", schema.columns().len(), size(schema.fixed_row_bytes()))
         }
@@ -81,9 +90,15 @@ fn run(input: &[u8]) -> String {
                 segment.map_err(gist).and_then(|one| segments_from(vec![one]).map_err(gist));
             segment.map_or_else(|what| what, |_| "segment".to_owned())
         }
-        b'L' => match text().and_then(RecordSpec::of_identity) {
-            Some(spec) => format!("line {}", schema(spec)),
-            None => "no line".to_owned(),
+        b'L' => match EncodedSpec::decode(rest) {
+            Ok(spec) => {
+                if let Ok(known) = Schema::new(spec.clone()) {
+                    let encoded = EncodedSpec::of(&known).expect("it was not larger before");
+                    assert_eq!(encoded.bytes(), rest, "two encodings of {spec:?}");
+                }
+                format!("spec {}", schema(spec))
+            }
+            Err(error) => gist(error),
         },
         _ => match text().map(serde_json::from_str) {
             Some(Ok(spec)) => schema(spec),

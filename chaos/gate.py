@@ -1,0 +1,301 @@
+"""The checkers that run longer than tests: simulation, deliberate bugs, faults on real processes, fuzzing.
+
+    python gate.py [--seconds N] [--start SEED] [bugs [NAME ...]]
+
+Each part first runs its minimum, whatever the time: one seed, two seeds twice, which must give the
+same, one deliberate bug of each kind, one fault, one host that leaves samples in doubt, one second of each fuzz target. The rest of the
+time goes to longer runs, up to the goals below. A line for each command says what came of it. The
+last line is `gate: ok PART=RAN/GOAL ...` or `gate: FAILED ...`, and the exit status 0 or 1. A
+command that does not run, or runs less than it was asked for, is a failure.
+
+- `--seconds`: no longer run begins that would end later, if it takes as long as the longest before
+  it. The minimum always runs.
+- `--start`: first seed of the simulation.
+- `bugs`: only the deliberate bugs, all of them or those named, without a bound of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILT = ROOT / "target/debug/shardfeed-chaos"
+#: A copy of it: the build with deliberate bugs takes its place.
+SIMULATION = ROOT / "target/chaos/clean"
+FUZZER = ROOT / "target/debug/shardfeed-fuzz"
+
+#: These always run twice; two runs of the last one differed once.
+TWICE = (0, 740149571)
+#: Goals of the longer runs.
+SEEDS, SEEDS_TWICE, FAULTS, FUZZ_S = 30, 50, (3, 5, 6), 60
+#: Faults that leave samples in doubt: the first one always runs, the others in turn.
+DOUBTS = ("gone-1", "stop-host", "cut-host", "restart", "returns", "gone-2-drop")
+#: What is said where hosts cannot be cut off, as there are no network namespaces.
+CUT_OFF = "nothing can be cut off"
+#: Seeds of one command.
+CHUNK = 5
+#: No command takes so long; one that does hangs.
+COMMAND_S = 1800
+#: Seeds without a bug, before the bugs are tried.
+SEEDS_CLEAN = 10
+#: A failover with three faults, at most, in seconds.
+FAILOVER_S = 240
+#: Shares of the time that is left when they begin: what seeds, doubts, bugs and fuzzing may use before the next begins.
+SEEDS_SHARE, DOUBTS_SHARE, BUGS_SHARE, FUZZ_SHARE = 0.2, 0.25, 0.6, 0.7
+#: What the simulation says of a seed whose process died or hung: no bug is found by that.
+NO_FIND = ("S1: the process ended", "I16: no end after")
+
+
+class Failed(Exception):
+    """A checker found something, or did not run."""
+
+
+class Bug(NamedTuple):
+    kind: str
+    name: str
+    #: Seeds within which it must be found, and the first of them.
+    seeds: int
+    start: int
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def bugs() -> list[Bug]:
+    """What chaos/bugs/SEEDS lists."""
+    diffs = {diff.stem for diff in (ROOT / "chaos/bugs").glob("*.diff")}
+    return listed((ROOT / "chaos/bugs/SEEDS").read_text(), diffs)
+
+
+def listed(text: str, diffs: set[str]) -> list[Bug]:
+    """The lines of a list of bugs, which must name every diff, and nothing else."""
+    found = []
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if words:
+            kind, name, seeds, start = [*words, "0"][:4]
+            found.append(Bug(kind, name, int(seeds), int(start)))
+    if odd := diffs ^ {bug.name for bug in found}:
+        raise Failed(f"chaos/bugs/SEEDS and the diffs beside it differ: {', '.join(sorted(odd))}")
+    return found
+
+
+def first_of_each(all_bugs: list[Bug]) -> list[Bug]:
+    """One bug of each kind."""
+    return list({bug.kind: bug for bug in reversed(all_bugs)}.values())
+
+
+def breach_of(status: int, output: str) -> tuple[str, str] | None:
+    """The seed and what was seen, if a simulation until the first breach found one; a crash or a hang is none."""
+    breaches: list[tuple[str, str]] = re.findall(r"^seed (\d+): (\S+: .*)", output, re.MULTILINE)
+    finds = (breach for breach in breaches if not breach[1].startswith(NO_FIND))
+    return next(finds, None) if status != 0 else None
+
+
+def simulated(output: str) -> int:
+    """Runs of a simulation without a breach."""
+    ok = re.search(r"^ok: (\d+) runs", output, re.MULTILINE)
+    return int(ok[1]) if ok else 0
+
+
+def fuzzed(output: str) -> int:
+    """Targets of which a fuzzer says how long it ran."""
+    return len({*re.findall(r"^(\S+) +\d+ s of processor time", output, re.MULTILINE)})
+
+
+def chunks(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Numbers of seeds, each with the first of them."""
+    return ((min(CHUNK, end - at), at) for at in range(first, end, CHUNK))
+
+
+class Gate:
+    """The parts, and the time that is left for the longer runs."""
+
+    def __init__(self, seconds: float, start: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.deadline = clock() + seconds
+        self.start = start
+        self.patched: Path | None = None
+        self.targets = 0
+        self.ran = {"seeds": 0, "twice": 0, "bugs": 0, "faults": 0, "doubts": 0, "fuzz-seconds": 0}
+
+    def left(self) -> float:
+        return self.deadline - self.clock()
+
+    def while_time(self, share: float, tasks: Iterable[Callable[[], None]]) -> None:
+        """Runs one after the other, while a share of the time that is left suffices for another as long."""
+        until = self.clock() + self.left() * share
+        longest = 0.0
+        for task in tasks:
+            begun = self.clock()
+            if begun + longest >= until:
+                break
+            task()
+            longest = max(longest, self.clock() - begun)
+
+    def run(self, what: str, command: list[str | Path], **variables: str) -> str:
+        """Runs a checker to its end, shows its last line, and fails with it."""
+        begun = self.clock()
+        status, output = finished(what, command, **variables)
+        if status != 0:
+            say(output)
+            raise Failed(f"{what}: exit status {status}")
+        last = (output.strip().splitlines() or [""])[-1]
+        say(f"{what}: {last[:150]} [{self.clock() - begun:.0f} s]")
+        return output
+
+    def seeds(self, number: int, start: int, *options: str) -> None:
+        part = "twice" if "--twice" in options else "seeds"
+        what = f"{part} {start}..{start + number - 1}"
+        command: list[str | Path] = [SIMULATION, "run", "--seeds", str(number), "--start", str(start), *options]
+        runs, wanted = simulated(self.run(what, command)), number * (1 + ("--twice" in options))
+        if runs != wanted:
+            raise Failed(f"{what}: {runs} runs instead of {wanted}")
+        self.ran[part] += number
+
+    def build_bugs(self) -> Path:
+        """The simulation with all deliberate bugs in it, which must find nothing while none is chosen."""
+        if self.patched is None:
+            diffs = sorted((ROOT / "chaos/bugs").glob("*.diff"))
+            built = self.run("bugs: build", [ROOT / "chaos/patched.sh", *diffs])
+            patched = Path(built.strip().splitlines()[-1])
+            clean = self.run("bugs: none chosen", [patched, "run", "--seeds", str(SEEDS_CLEAN)])
+            if simulated(clean) != SEEDS_CLEAN:
+                raise Failed(f"bugs: the clean run is of fewer than {SEEDS_CLEAN} seeds")
+            self.patched = patched
+        return self.patched
+
+    def bug(self, bug: Bug) -> None:
+        """A bug must be found: a breach that the clean run of the same seed does not have."""
+        binary, begun = self.build_bugs(), self.clock()
+        command: list[str | Path] = [binary, "run", "--seeds", str(bug.seeds), "--start", str(bug.start)]
+        status, output = finished(f"bug {bug.name}", [*command, "--until-breach"], SHARDFEED_BUG=bug.name)
+        breach = breach_of(status, output)
+        if breach is None:
+            say(output)
+            raise Failed(f"bug {bug.name}: NOT FOUND in {bug.seeds} seeds from {bug.start} on")
+        seed, seen = breach
+        status, output = finished(f"seed {seed}", [binary, "run", "--seeds", "1", "--start", seed])
+        if status != 0 or simulated(output) != 1:
+            raise Failed(f"bug {bug.name}: seed {seed} fails without it, too: {seen}")
+        say(f"bug {bug.name}: seed {seed}: {seen[:120]} [{self.clock() - begun:.0f} s]")
+        self.ran["bugs"] += 1
+
+    def failover(self, faults: tuple[int, ...]) -> None:
+        command: list[str | Path] = [sys.executable, ROOT / "chaos/failover.py", "--faults", ",".join(map(str, faults))]
+        if f"failover: ok faults={len(faults)} " not in self.run(f"failover {faults}", command):
+            raise Failed(f"failover {faults}: not all faults were played")
+        self.ran["faults"] = max(self.ran["faults"], len(faults))
+
+    def doubt(self, case: str) -> None:
+        command: list[str | Path] = [sys.executable, ROOT / "chaos/in_doubt.py", "--records", "20000", "--cases", case]
+        # How soon an epoch is sealed is for an idle machine.
+        output = self.run(f"doubt {case}", [*command, "--sealed-s", "60", "--start", str(self.start)])
+        if CUT_OFF in output and case.startswith("cut-"):
+            return
+        if "failover-doubt: ok cases=1 " not in output:
+            raise Failed(f"doubt {case}: it was not played")
+        self.ran["doubts"] += 1
+
+    def fuzz(self, seconds: int) -> None:
+        # A copy, which keeps what is new: the corpus of the tree stays as it is.
+        corpus = ROOT / "target/chaos/corpus"
+        shutil.copytree(ROOT / "fuzz/corpus", corpus, dirs_exist_ok=True)
+        command: list[str | Path] = [FUZZER, "--seconds", str(seconds), "--corpus", corpus]
+        targets = fuzzed(self.run(f"fuzz {seconds} s a target", command))
+        if targets == 0 or targets < self.targets:
+            raise Failed(f"fuzz: {targets} targets ran")
+        self.targets = targets
+        self.ran["fuzz-seconds"] += seconds
+
+    def minimum(self) -> None:
+        self.seeds(1, self.start)
+        for seed in TWICE:
+            self.seeds(1, seed, "--twice")
+        for bug in first_of_each(bugs()):
+            self.bug(bug)
+        self.failover(FAULTS[:1])
+        self.doubt(DOUBTS[0])
+        self.fuzz(1)
+
+    def longer(self) -> None:
+        start, some = self.start, first_of_each(bugs())
+        self.while_time(SEEDS_SHARE, (partial(self.seeds, *seeds) for seeds in chunks(start + 1, start + SEEDS)))
+        if self.left() > FAILOVER_S:
+            self.failover(FAULTS)
+        self.while_time(DOUBTS_SHARE, (partial(self.doubt, case) for case in DOUBTS[1:]))
+        self.while_time(BUGS_SHARE, (partial(self.bug, bug) for bug in bugs() if bug not in some))
+        if (seconds := min(FUZZ_S, int(self.left() * FUZZ_SHARE / self.targets))) > 0:
+            self.fuzz(seconds)
+        more = chunks(start + 1, start + 1 + SEEDS_TWICE - len(TWICE))
+        self.while_time(1, (partial(self.seeds, *seeds, "--twice") for seeds in more))
+
+    def summary(self) -> str:
+        """What ran, beside the goals."""
+        goals = {"seeds": SEEDS, "twice": SEEDS_TWICE, "bugs": len(bugs()), "faults": len(FAULTS), "doubts": len(DOUBTS)}
+        goals["fuzz-seconds"] = FUZZ_S
+        return " ".join(f"{part}={number}/{goals[part]}" for part, number in self.ran.items())
+
+
+def finished(what: str, command: list[str | Path], **variables: str) -> tuple[int, str]:
+    """Exit status and output of a command; one that cannot start, or never ends, fails."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SHARDFEED_BUG"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=inherited | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_S,
+        )
+    except OSError as error:
+        raise Failed(f"{what}: cannot start: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"{what}: no end after {COMMAND_S} s") from error
+    return done.returncode, done.stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=1200)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("only", nargs="*", metavar="bugs [NAME ...]")
+    args = parser.parse_args()
+    gate = Gate(args.seconds, args.start)
+    if args.only and args.only[0] != "bugs":
+        parser.error(f"{args.only[0]!r} is not a part; use `bugs`")
+    try:
+        if args.only:
+            known = {bug.name: bug for bug in bugs()}
+            if unknown := [name for name in args.only[1:] if name not in known]:
+                parser.error(f"{unknown[0]!r} is not in chaos/bugs/SEEDS")
+            for name in args.only[1:] or known:
+                gate.bug(known[name])
+        else:
+            SIMULATION.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(BUILT, SIMULATION)
+            gate.minimum()
+            gate.longer()
+        say(f"gate: ok {gate.summary()}")
+    except (Failed, OSError, shutil.Error) as failed:
+        say(f"gate: FAILED {failed}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
